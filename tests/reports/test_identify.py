@@ -43,6 +43,8 @@ CASES: list[tuple[str, Files, str]] = [
     ("tf-savedmodel", {"saved_model.pb": SAVED_MODEL, "variables/variables.index": table([(b"", b"\x08\x01")])}, ""),
     ("tf-savedmodel-graph", {"saved_model.pb": SAVED_MODEL}, ""),
     ("torch-distributed", {".metadata": b"\x80\x02}.", "__0_0.distcp": ZIP}, ""),
+    ("training-run", {"checkpoint-5/model.safetensors": WEIGHTS, "checkpoint-5/trainer_state.json": b"{}"},
+     "transformers' Trainer"),
     ("deepspeed", {"mp_rank_00_model_states.pt": ZIP}, ""),
     ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),
     ("weights", {"w.safetensors": WEIGHTS}, ""),

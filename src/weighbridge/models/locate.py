@@ -6,6 +6,8 @@ model-00002-of-00003.gguf         the whole set (llama.cpp's splits have the met
 checkpoint/                       model.ckpt.index of TensorFlow, a SavedModel's variables/variables.index
 model.ckpt                        model.ckpt.index
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
+global_step100/                   the files of all processes of DeepSpeed
+run/                              the newest complete step of a training run (`models/runs.py`)
 anything.safetensors              only that file
 Modelfile                         the model of its FROM line
 """
@@ -20,7 +22,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
@@ -36,11 +38,14 @@ from weighbridge.models.tensor_parallel.rank_set import is_rank_set
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
     from weighbridge.containers.torch.dcp import DcpMetadata
+    from weighbridge.models.runs import Run
 
 # The suffixes of a folder's weights, in the order in which they are tried.
 _SUFFIXES: Final = folder_suffixes()
 # The name of a model's only file among others of its suffix, by suffix.
 _MAIN: Final = MappingProxyType({Path(f.hub_name).suffix: f.hub_name for f in BUILT_IN.values() if f.hub_name})
+# The suffix of Lightning's files, one for each step.
+_LIGHTNING: Final = ".ckpt"
 # Prefixes of GGUF files that accompany a model (llama.cpp skips the same when it picks a file).
 _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
 # Prefixes of a training run's files, which have no weights (transformers' Trainer, accelerate).
@@ -50,6 +55,8 @@ DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
+#: The ends of the names of DeepSpeed's files.
+ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
@@ -70,9 +77,10 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened. `notes`: files that were ignored. `adapters`: those that a
-    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`: files
-    with the tensors' data, which the header in another file names."""
+    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `run`: the steps of a
+    training run, one of which this is. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
+    adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
+    data, which the header in another file names."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -81,7 +89,9 @@ class Place:
     shards: ShardIndex | None = None
     parts: bool = False
     chunks: DcpMetadata | None = None
+    zero: bool = False
     notes: tuple[str, ...] = ()
+    run: Run | None = None
     adapters: tuple[Path, ...] = ()
     merged: tuple[Path, ...] = ()
     data: tuple[Path, ...] = ()
@@ -132,8 +142,9 @@ def stands_alone(path: Path) -> bool:
     )
 
 
-def locate(path: str | Path) -> Place:
-    """Finds the files of the model at `path`. Raises FileNotFoundError or UsageError if there is none."""
+def locate(path: str | Path, step: int | None = None) -> Place:
+    """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
+    complete step. Raises FileNotFoundError or UsageError if there is none."""
     path = resolve_path(path)
     name = path.name
     if name == "-" == str(path):
@@ -147,7 +158,9 @@ def locate(path: str | Path) -> Place:
             return Place(path, (index,), path.parent)
         raise FileNotFoundError(errno.ENOENT, "no such file or folder", str(path)) from None
     if stat.S_ISDIR(mode):
-        return _locate_in_folder(path)
+        return _locate_in_folder(path) if step is None else _locate_step(path, step)
+    if step is not None:
+        raise UsageError(f"{path} is a file: --step doesn't apply", hint="name the folder of a training run")
     if name.endswith(".index.json"):
         return _locate_indexed(path)
     if name == DCP_METADATA:
@@ -223,13 +236,22 @@ def _siblings(path: Path, number: Numbered) -> tuple[Path, ...]:
     return tuple(path.parent / name for name in number.names())
 
 
-def _locate_in_folder(folder: Path) -> Place:
-    names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
+    """Finds the files with parts of tensors in a folder with these files. None if there are none."""
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
+    if (states := zero_files(folder, names)) is not None:
+        return Place(folder, states, folder, parts=True, zero=True)
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
+    return None
+
+
+def _locate_in_folder(folder: Path) -> Place:
+    names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+    if (parts := _locate_parts(folder, names)) is not None:
+        return parts
     for suffix in _SUFFIXES:
         notes = []
         main = _MAIN.get(suffix, f"model{suffix}")
@@ -248,6 +270,8 @@ def _locate_in_folder(folder: Path) -> Place:
         models = _first_files(weights)
         if main in weights:
             files: tuple[Path, ...] = (folder / main,)
+        elif len(models) > 1 and suffix == _LIGHTNING and (run := _locate_step(folder)):
+            return run
         elif len(models) > 1:
             hint = f"name one of {', '.join(weights[:4])}"
             raise UsageError(f"{folder} holds {plural(len(models), 'model')}", hint=hint)
@@ -260,6 +284,8 @@ def _locate_in_folder(folder: Path) -> Place:
         return Place(folder, (table,), folder)
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
+    if (run := _locate_step(folder)) is not None:
+        return run
     hint = f"looked for {', '.join(_SUFFIXES)}"
     tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
     if (folder / "model_index.json").is_file():  # a diffusers pipeline
@@ -302,6 +328,26 @@ def _tensorflow_table(folder: Path, names: Collection[str]) -> Path | None:
     return folder / tables[0] if tables else None
 
 
+@overload
+def _locate_step(folder: Path, step: int) -> Place: ...
+@overload
+def _locate_step(folder: Path, step: None = None) -> Place | None: ...
+def _locate_step(folder: Path, step: int | None = None) -> Place | None:
+    """Finds the weights of a step of a training run; config.json is the step's, or the nearest one above it. None if
+    the folder has no steps."""
+    from weighbridge.models import runs
+
+    run = runs.choose(folder, step)
+    if run is None or run.taken is None:
+        return None
+    weights = runs.weights_of(run.taken)
+    place = locate(weights)
+    inside = [weights, *weights.parents]
+    near = inside[: inside.index(folder) + 1]
+    described = next((path for path in near if (path / "config.json").is_file()), place.folder)
+    return replace(place, folder=described, notes=(*run.notes, *place.notes), run=run)
+
+
 def is_distributed(names: Collection[str]) -> bool:
     """Whether a folder with these files is a distributed checkpoint. Files that loaders prefer come first."""
     loaded = any(name.endswith((".safetensors", ".gguf")) for name in names)
@@ -312,6 +358,21 @@ def distributed_shards(names: Collection[str]) -> list[str]:
     """The safetensors with parts of tensors, if a folder with these files has no others."""
     parts = sorted(name for name in names if _DCP_SAFETENSORS.fullmatch(name))
     return parts if len(parts) == len(_weights(names, ".safetensors")) else []
+
+
+def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
+    """The files of DeepSpeed's ZeRO in a folder with these files: those with model states, then those of the processes
+    or, in a universal checkpoint, of the weights. None if there are none."""
+    if not any(name.endswith(ZERO_MODEL) or name.endswith(ZERO_OPTIMIZER) for name in names):
+        return None
+    from weighbridge.containers.torch import zero
+
+    universal = sorted((folder / zero.UNIVERSAL).glob(f"*/{zero.UNIVERSAL_FILE}"))
+    model = [folder / name for name in names if name.endswith(ZERO_MODEL)]
+    if universal and model:
+        return (*model, *universal)
+    files = zero.files_of(names)
+    return None if files is None else tuple(folder / name for name in (*files.model, *files.optimizer.values()))
 
 
 def distributed_in(folder: Path) -> list[Path]:
@@ -352,11 +413,15 @@ def models_in(folder: Path) -> tuple[Path, ...]:
     if not folder.is_dir():
         return ()
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+    if zero_files(folder, names):
+        return ()
     for suffix in _SUFFIXES:
         if any(name.endswith(f"{suffix}.index.json") for name in names):
             return ()
         if weights := _weights(names, suffix):
             models = _first_files(weights)
+            if suffix == _LIGHTNING and all("step=" in name or name.startswith("last") for name in weights):
+                return ()
             single = is_rank_set(weights) or _MAIN.get(suffix, f"model{suffix}") in weights or len(models) == 1
             return () if single else tuple(folder / name for name in models)
     return ()

@@ -65,6 +65,12 @@ class SourceOptions(FamilyOptions):
         "Use every tensor of a training checkpoint, the optimizer's too, under its stored name.", False,
         section="Source",
     )  # fmt: skip
+    step: int | None = option(
+        "Step of a training run's folder; the newest complete one by default.",
+        metavar="N",
+        least=0,
+        section="Source",
+    )
     #: Whether one file of a tensor-parallel set is opened as the whole model (`models/open.py`).
     join_ranks: ClassVar[bool] = True
 
@@ -88,7 +94,7 @@ class Dropped:
 def open_single_file(path: Path, options: SourceOptions) -> OpenModel | None:
     """Opens a file whose name marks it as a whole model, the fast path for most models. Returns None for other names
     and for files that can't be opened; `open_weights` reports why."""
-    if not stands_alone(path):
+    if options.step is not None or not stands_alone(path):
         return None
     try:
         source = FileSource(path)
@@ -104,7 +110,7 @@ def open_single_file(path: Path, options: SourceOptions) -> OpenModel | None:
 def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> OpenModel:
     """Opens the model at `path`: a file, a folder, an index, or one file of a numbered set. `models.open.open_model`
     also joins the ranks of a tensor-parallel set. Raises FormatError if a file of a set is missing."""
-    place = locate(path)
+    place = locate(path, options.step)
     sources: list[Source] = []
     try:
         prepare(place.weights)
@@ -121,6 +127,11 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         for source in sources:  # requests the headers of all files at once
             if source.remote:
                 source.stream(HEADER)
+        if place.zero:
+            from weighbridge.models.zero import open_zero  # late, as is the next
+
+            index, tensors, left_out = open_zero(place, sources)
+            return OpenModel(place, index, options.arch_file, tensors, left_out=left_out)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 

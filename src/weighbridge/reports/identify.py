@@ -277,6 +277,30 @@ def _distributed(folder: Folder) -> FolderMatch | None:
     )
 
 
+def _training_run(folder: Folder) -> FolderMatch | None:
+    """Matches the folder of a run's steps."""
+    from weighbridge.models import runs  # late: only folders need it
+
+    run = runs.run_in(folder.path)
+    if run is None:
+        return None
+    cut_off = {str(step.number): step.trouble for step in run.steps if step.trouble}
+    complete = [step.number for step in run.steps if not step.trouble]
+    detail = {"step": run.taken.number if run.taken else None, "steps": complete, "incomplete": cut_off}
+    evidence = run.notes or tuple(f"step {number} is incomplete: {why}" for number, why in cut_off.items())
+    return run.steps[-1].kind.trainer, evidence, detail
+
+
+def _deepspeed(folder: Folder) -> FolderMatch | None:
+    from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER  # late, as above
+
+    model, parts = ([n for n in folder.top if n.endswith(end)] for end in (ZERO_MODEL, ZERO_OPTIMIZER))
+    if not model and not parts:
+        return None
+    evidence = f"{plural(len(model), 'file')} *{ZERO_MODEL}, {plural(len(parts), 'file')} *{ZERO_OPTIMIZER}"
+    return "", (evidence,), {}
+
+
 def _weights(folder: Folder) -> FolderMatch | None:
     files = folder.of("safetensors", "npz", "npy", *PICKLED, *_FRAMEWORKS)
     if not files:
@@ -325,8 +349,8 @@ FOLDERS: Final = (
                            evidence="saved_model.pb and variables (TensorFlow)"), True),
     FolderKind("tf-savedmodel-graph", "TensorFlow SavedModel without variables",
                _files_test("saved_model.pb", evidence="saved_model.pb (TensorFlow)"), False),
-    FolderKind("deepspeed", "DeepSpeed checkpoint",
-               _files_test("*_model_states.pt", evidence="mp_rank_*_model_states.pt files"), False),
+    FolderKind("training-run", "folder of a training run", _training_run, True),
+    FolderKind("deepspeed", "DeepSpeed checkpoint", _deepspeed, True),
     FolderKind("coreml-package", "Core ML package",
                _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), False),
     FolderKind("weights", "folder of weights", _weights, True),

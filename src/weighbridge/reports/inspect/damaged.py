@@ -37,6 +37,8 @@ def open_damaged(path: Path, error: WeighbridgeError) -> OpenModel:
             from weighbridge.models.distributed import declared  # late: few models are in parts
 
             return OpenModel(place, declared(place.chunks, sources, (*findings, *place.chunks.findings)))
+        if place.zero and isinstance(error, FormatError):  # its files are fine, each for itself
+            findings.append(broken("torch-zip/broken", error, str(path)))
         for source in sources:
             if (index := _read_header(source, findings)) is not None:
                 indexes.append(index)

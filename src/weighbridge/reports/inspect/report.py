@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -24,7 +24,7 @@ from weighbridge.base.dtypes import BY_NAME, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.options import accepting
 from weighbridge.base.words import check_globs, plural
-from weighbridge.containers.base import Entry, Finding, Index
+from weighbridge.containers.base import Entry, Finding, Index, Severity
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import BytesSource
 from weighbridge.models import parameter_count
@@ -161,6 +161,14 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> InspectRep
             return replace(report_of(model, rows, selection), ranks=ranks)
 
 
+def _steps(model: OpenModel) -> Iterator[Finding]:
+    """The step of a training run that the model is, the others, and those that were cut off."""
+    run = model.place.run
+    for number, note in enumerate(run.notes if run is not None else ()):
+        rule, severity = ("run/unfinished", Severity.WARNING) if number else ("run/step", Severity.INFO)
+        yield Finding(rule, severity, note, os.fspath(model.place.path))
+
+
 def counted_parameters(model: OpenModel) -> Count:
     """Returns the parameters of an open model, and its packed weights."""
     return _count(model, model_facts(model))
@@ -225,7 +233,7 @@ def report_of(
         selected=selected,
         schemes=schemes(index.entries, counted),
         metadata={key: short(value) for key, value in index.metadata.items()},
-        notes=(*index.findings, *_config_problems(model)),
+        notes=(*_steps(model), *index.findings, *_config_problems(model)),
     )
 
 

@@ -177,7 +177,7 @@ def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: l
         contents = sorted(folder.iterdir())
     except OSError:  # reported already, when its folders were listed
         return
-    if not title and len(weights) == 1 and not (folder / "config.json").exists():
+    if not title and [path.parent for path in weights] == [folder] and not (folder / "config.json").exists():
         several = weights
     for path in several:
         yield StoredModel(store, f"{title}/{path.name}".lstrip("/"), f"{address}/{path.name}", path, _weights(path))
@@ -185,6 +185,8 @@ def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: l
         sidecars = tuple(p for p in contents if p.is_file() and p not in weights)
         dangling = tuple(p.name for p in contents if p.is_symlink() and not p.exists())
         name, files = title or folder.resolve().name, (*weights, *sidecars)
+        if (run := locate(folder).run) is not None and run.taken is not None:
+            name = f"{name} (step {run.taken.number} of {', '.join(str(step.number) for step in run.steps)})"
         yield StoredModel(store, name, address, folder, files, dangling=dangling)
 
 

@@ -33,6 +33,7 @@ from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import pairs as verify_pairs
 from weighbridge.reports.verify import ranks as verify_ranks
 from weighbridge.reports.verify import rules as verify_rules
+from weighbridge.reports.verify import runs as verify_runs
 from weighbridge.reports.verify import signature as verify_signature
 from weighbridge.reports.verify import values as verify_values
 from weighbridge.reports.verify.repo import Progress, Repo
@@ -45,6 +46,7 @@ SCHEMA: Final = "weighbridge/verify/1"
 RULES: Final[tuple[Check, ...]] = (
     *verify_rules.RULES, *verify_digests.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
     *verify_pairs.RULES, *verify_licences.RULES, *verify_signature.RULES, *verify_distributed.RULES,
+    *verify_runs.RULES,
 )  # fmt: skip
 
 #: Those that compare tensors with each other.

@@ -290,11 +290,19 @@ KNOWN: Final[Mapping[tuple[str, str], Callable[[Object], Any]]] = MappingProxyTy
         # restore_type_tag(value, "Dict[str, Tensor]"): TorchScript's name for a container's type
         ("torch.jit._pickle", "restore_type_tag"): lambda value: arguments(value, 2, 2)[0],
         EMBEDDED: _embedded_storage,
+        # the stage of ZeRO, an enum of DeepSpeed
+        ("deepspeed.runtime.zero.config", "ZeroStageEnum"): lambda value: count(arguments(value, 1, 1)[0], "a stage"),
     }
+)
+# DeepSpeed's objects next to an optimizer's state: numbers in attributes.
+_DEEPSPEED: Final = (
+    *(("deepspeed.runtime.fp16.loss_scaler", name) for name in ("LossScaler", "DynamicLossScaler")),
+    ("deepspeed.utils.tensor_fragment", "fragment_address"),
 )
 #: Names that may be imported without a remark: the calls, and names of values.
 CLASSES: Final = frozenset(
     {("torch", "Tensor"), ("numpy", "ndarray"), ("torch.nn.parameter", "Parameter"), ("torch._tensor", "Tensor")}
+    | {*_DEEPSPEED}
 )
 NAMES: Final = frozenset({*KNOWN, *STORAGES, *VALUES, *CLASSES, *((m, "object") for m in _BUILTINS),
                           *((m, n) for m in _BUILTINS for n in ("int", "float", "str", "bool", "bytes"))})  # fmt: skip

@@ -98,6 +98,13 @@ _DCP: Final = {
     "TensorProperties": _row("dtype? layout? bool? any? bool?", "tensor-properties", new=True),
     "_MEM_FORMAT_ENCODING": _row("memory-format"),
 }
+# DeepSpeed's ZeRO: objects with numbers, created without a call, and an enum.
+_DEEPSPEED: Final = {
+    ("deepspeed.runtime.fp16.loss_scaler", "LossScaler"): _row("", "attributes", new=True),
+    ("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler"): _row("", "attributes", new=True),
+    ("deepspeed.utils.tensor_fragment", "fragment_address"): _row("", "attributes", new=True),
+    ("deepspeed.runtime.zero.config", "ZeroStageEnum"): _row("whole"),
+}
 # TorchScript's lists: each returns its argument.
 _SCRIPT: Final = ("build_intlist", "build_tensorlist", "build_doublelist", "build_boollist")
 
@@ -118,6 +125,7 @@ CALLS: Final[Mapping[Path, Allowed]] = MappingProxyType(
         **{(m, f"{n}Tensor"): _row("", "tensor-state", new=True) for n in DENSE for m in ("torch", "torch.cuda")},
         **_in_modules(("torch.distributed.checkpoint.metadata",), _DCP),
         ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _row("str? int? int?", "attributes", new=True),
+        **_DEEPSPEED,
         **_in_modules(("torch.jit._pickle",), dict.fromkeys(_SCRIPT, _row("items"))),
         ("torch.jit._pickle", "restore_type_tag"): _row("any str"),
         **_in_modules(("collections",), _CONTAINERS),

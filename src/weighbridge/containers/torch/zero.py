@@ -1,0 +1,394 @@
+"""DeepSpeed's ZeRO checkpoints: the fp32 weights, cut evenly over the processes of a training run.
+
+    mp_rank_00_model_states.pt                       names and shapes of the weights, buffers (stages 1 and 2)
+    zero_pp_rank_1_mp_rank_00_model_states.pt        the same of process 1 (stage 3)
+    zero_pp_rank_1_mp_rank_00_optim_states.pt        process 1's part of the weights and of the optimizer
+    zero/<weight>/fp32.pt                            a universal checkpoint: one file a weight
+
+    stage 1, 2   a vector per group of weights, one after the other, is cut into one part a process
+    stage 3      each weight is cut into one part a process, padded to equal sizes; these are stored one after the other
+
+Every file is a file of torch.save; an abstract machine reads its pickle, which is never unpickled. The functions here
+turn the values of these files into weights, each a list of pieces of stored tensors. `models/zero` opens folders.
+Reference: deepspeed/utils/zero_to_fp32.py and deepspeed/checkpoint of DeepSpeed 0.19; the values are those that
+zero_to_fp32 computes. Frozen weights of stage 1, which that omits, are read from the model states.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import DIMS, SHARDS
+from weighbridge.base.spec import Shape, Spec
+from weighbridge.base.words import plural
+from weighbridge.containers.base import Entry, Index
+from weighbridge.unpickle.tree import TensorLeaf
+
+#: The folder of a universal checkpoint's weights, and a weight's file in it.
+UNIVERSAL, UNIVERSAL_FILE = "zero", "fp32.pt"
+_MODEL: Final = re.compile(r"(?:zero_pp_rank_(?P<rank>\d{1,6})_)?mp_rank_(?P<part>\d{2,6})_model_states\.pt", re.ASCII)
+_OPTIMIZER: Final = re.compile(
+    r"(?:bf16_|fp16_)?zero_pp_rank_(?P<rank>\d{1,6})_mp_rank_(?P<part>\d{2,6})_optim_states\.pt", re.ASCII
+)
+_STATE: Final = "optimizer_state_dict"
+# Stage -> the key of a process's parts of the weights.
+_PARTS: Final = {1: "single_partition_of_fp32_groups", 2: "single_partition_of_fp32_groups", 3: "fp32_flat_groups"}
+_SHARDED: Final = 3
+_ALIGNED: Final = 2  # x processes: the size that a group of stages 1 and 2 is padded to
+_MOST: Final = 1 << 63
+#: The hint of every fault.
+AGAIN: Final = "copy the whole folder again, or use another step"
+
+
+class ZeroFiles(NamedTuple):
+    """The files of a folder by their names: model states, and optimizer states by process. `foreign`: states of
+    further tensor-parallel parts."""
+
+    model: tuple[str, ...]
+    optimizer: Mapping[int, str]
+    foreign: tuple[str, ...]
+
+
+def files_of(names: Collection[str]) -> ZeroFiles | None:
+    """The files of a ZeRO checkpoint; None in a folder without the parts of its weights."""
+    model: dict[int, str] = {}
+    optimizer: dict[int, str] = {}
+    foreign: list[str] = []
+    for name in names:
+        match = _MODEL.fullmatch(name) or _OPTIMIZER.fullmatch(name)
+        if match is None:
+            continue
+        if int(match["part"]):
+            foreign.append(name)
+        else:
+            (model if match.re is _MODEL else optimizer)[int(match["rank"] or 0)] = name
+    if not optimizer and not any("zero_pp_rank" in name for name in model.values()):
+        return None
+    ordered = tuple(name for _, name in sorted(model.items()))
+    return ZeroFiles(ordered, dict(sorted(optimizer.items())), tuple(sorted(foreign)))
+
+
+class Piece(NamedTuple):
+    """`length` elements of a stored tensor from element `start` on; `file`: the number of the index that has it."""
+
+    file: int
+    entry: Entry
+    start: int
+    length: int
+
+
+class ZeroWeight(NamedTuple):
+    """A whole weight. `stored`: the type of its pieces, which are read as `spec.dtype`."""
+
+    spec: Spec
+    stored: DType
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """The content of a file of model states. `shapes`: of the weights, by group of the optimizer. `module`: the tensors
+    as they are trained, in 16 bits; none in stage 3."""
+
+    path: str
+    shapes: tuple[Mapping[str, Shape], ...]
+    frozen: Mapping[str, Shape]
+    fragments: Mapping[str, Entry]
+    buffers: Mapping[str, Entry]
+    shared: Mapping[str, str]
+    module: Mapping[str, Entry]
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerStates:
+    """The content of a file of optimizer states. `parts`: the process's parts of the weights, by group. `gaps`: the
+    padding after each weight of a group, if there is any."""
+
+    path: str
+    stage: int
+    ranks: int
+    parts: tuple[Entry, ...]
+    gaps: tuple[tuple[int, ...], ...] | None = None
+    step: int | None = None
+
+
+# ---- the values of one file ------------------------------------------------------------------------------------
+
+
+def model_states(index: Index, value: Any) -> ModelStates:
+    """`value`: the nested value of the file (`torch.tree`). FormatError if it isn't one of model states."""
+    path = index.files[0].name
+    top = _dict(value, path, "the file")
+    if "param_shapes" not in top or "buffer_names" not in top:
+        raise FormatError("not a file of DeepSpeed's model states", path=path, expected="param_shapes and buffer_names")
+    groups = top["param_shapes"]
+    shapes = [_shapes(group, path, "param_shapes") for group in (groups if isinstance(groups, list) else [groups])]
+    names = top["buffer_names"] if isinstance(top["buffer_names"], list) else []
+    module = top["module"] if isinstance(top.get("module"), dict) else {}
+    fragments = top.get("frozen_param_fragments")
+    shared = top.get("shared_params")
+    pairs = shared.items() if isinstance(shared, dict) else [p for p in shared or () if isinstance(p, list | tuple)]
+    step = top.get("global_steps")
+    return ModelStates(
+        path, tuple(shapes), _shapes(top.get("frozen_param_shapes") or {}, path, "frozen_param_shapes"),
+        _entries(index, fragments if isinstance(fragments, dict) else {}),
+        _entries(index, {name: module[name] for name in names if name in module}),
+        {str(alias): str(source) for alias, source in pairs}, _entries(index, module),
+        step if type(step) is int else None,
+    )  # fmt: skip
+
+
+def optimizer_states(index: Index, value: Any) -> OptimizerStates:
+    """`value`: the nested value of the file. FormatError if it isn't one of ZeRO's optimizer states."""
+    path = index.files[0].name
+    state = _dict(_dict(value, path, "the file").get(_STATE), path, _STATE)
+    stage, ranks = state.get("zero_stage"), state.get("partition_count")
+    if isinstance(ranks, list) and ranks and all(type(n) is int for n in ranks):
+        ranks = max(ranks)  # with experts, groups are cut over different numbers of processes
+    if type(stage) is not int or stage not in _PARTS:
+        raise FormatError("not a stage of ZeRO", path=path, field="zero_stage", expected="1, 2 or 3", found=stage)
+    if type(ranks) is not int or not 0 < ranks <= SHARDS:
+        raise FormatError("not a number of processes", path=path, field="partition_count", found=ranks)
+    parts = state.get(_PARTS[stage])
+    listed = parts if isinstance(parts, list | tuple) else [parts]
+    entries = [index.by_name.get(leaf.name) if isinstance(leaf, TensorLeaf) else None for leaf in listed]
+    found = tuple(entry for entry in entries if entry is not None)
+    if len(found) < len(entries):
+        raise FormatError("the process's parts of the weights are missing", path=path, field=_PARTS[stage])
+    for entry in found:
+        if len(entry.shape) != 1 or entry.strides is not None or not entry.dtype.plain:
+            raise FormatError("a part of the weights isn't a plain vector", path=path, field=entry.name,
+                              found=str(entry.spec))  # fmt: skip
+    return OptimizerStates(
+        path, stage, ranks, found, _gaps(state.get("param_alignment_paddings"), path), _step(index, state)
+    )
+
+
+def _gaps(value: Any, path: str) -> tuple[tuple[int, ...], ...] | None:
+    if value is None:
+        return None
+    good = isinstance(value, list | tuple) and all(isinstance(group, list | tuple) for group in value)
+    if not good or not all(type(n) is int and 0 <= n < _MOST for group in value for n in group):
+        raise FormatError("not the padding after each weight", path=path, field="param_alignment_paddings")
+    return tuple(tuple(group) for group in value)
+
+
+def _step(index: Index, state: Mapping[Any, Any]) -> int | None:
+    """The optimizer's steps, which every process counts: a number, or a tensor of one float."""
+    inner: Any = state.get("base_optimizer_state") or state.get(_STATE)
+    for key in ("state", 0, "step"):
+        inner = inner.get(key) if isinstance(inner, dict) else None
+    entry = index.by_name.get(inner.name) if isinstance(inner, TensorLeaf) else None
+    if entry is not None and entry.dtype is F32 and entry.nbytes == F32.size:
+        raw = index.files[entry.file].read(entry.offset, entry.nbytes)
+        (number,) = struct.unpack(f"{index.byte_order}f", raw)
+        return int(number) if number.is_integer() else None
+    return inner if type(inner) is int else None
+
+
+def _dict(value: Any, path: str, name: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise FormatError("not a dict, as DeepSpeed saves", path=path, field=name, found=type(value).__name__)
+    return value
+
+
+def _shapes(value: Any, path: str, name: str) -> dict[str, Shape]:
+    out: dict[str, Shape] = {}
+    for key, shape in _dict(value, path, name).items():
+        good = isinstance(key, str) and isinstance(shape, list | tuple) and len(shape) <= DIMS
+        if not good or not all(type(n) is int and 0 <= n < _MOST for n in shape):
+            raise FormatError("not a weight's shape", path=path, field=f"{name}.{key}"[:200], found=repr(shape)[:80])
+        out[key] = tuple(shape)
+    return out
+
+
+def _entries(index: Index, leaves: Mapping[Any, Any]) -> dict[str, Entry]:
+    return {
+        str(name): index.by_name[leaf.name]
+        for name, leaf in leaves.items()
+        if isinstance(leaf, TensorLeaf) and leaf.name in index.by_name
+    }
+
+
+# ---- the processes together ------------------------------------------------------------------------------------
+
+
+class ZeroFault(NamedTuple):
+    """A reason for which the files of a folder aren't one checkpoint. `rule`: its name in `reports/verify/runs`."""
+
+    rule: str
+    message: str
+    path: str
+
+
+def faults(files: ZeroFiles, models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> Iterator[ZeroFault]:
+    """The reasons for which the files aren't one checkpoint. `states`: in the order of `files.optimizer`."""
+    if files.foreign:
+        message = (
+            f"{plural(len(files.foreign), 'file')} of further tensor-parallel parts: only the first part would be read"
+        )
+        yield ZeroFault("parts", message, files.foreign[0])
+    ranks = max((state.ranks for state in states), default=0)
+    for state in states:
+        first = states[0]
+        if (state.stage, state.ranks) != (first.stage, first.ranks):
+            message = f"stage {state.stage} of {state.ranks} processes, others are stage {first.stage} of {first.ranks}"
+            yield ZeroFault("mixed", message, state.path)
+        if state.step != first.step:
+            yield ZeroFault("step", f"after {state.step} steps, {first.path} after {first.step}", state.path)
+    stage = states[0].stage if states else _SHARDED
+    missing = [n for n in range(ranks) if n not in files.optimizer]
+    if missing or not states:
+        listed = ", ".join(map(str, missing[:8])) or "all"
+        yield ZeroFault("missing", f"the parts of the weights of process {listed} of {ranks or 'all'} are missing", "")
+    for rank, name in files.optimizer.items():
+        if rank >= ranks:
+            yield ZeroFault("mixed", f"of process {rank}, and the others are {ranks}: it is of another run", name)
+    expected = ranks if stage == _SHARDED else 1
+    if len(models) < expected or not models:
+        yield ZeroFault("missing", f"{expected - len(models)} of {expected} files of model states are missing", "")
+    for model in models[1:]:
+        if (model.shapes, model.frozen) != (models[0].shapes, models[0].frozen):
+            yield ZeroFault("mixed", f"other weights than in {models[0].path}", model.path)
+        if model.step != models[0].step:
+            yield ZeroFault("step", f"step {model.step}, {models[0].path} has step {models[0].step}", model.path)
+
+
+def join(models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> dict[str, ZeroWeight]:
+    """The whole weights and buffers. `states`: those of all processes in order; the pieces of process n are in file
+    len(models) + n. FormatError if the sizes disagree."""
+    first, base = models[0], len(models)
+    sharded = states[0].stage == _SHARDED
+    weights = untrained(models, sharded)
+    trained = _partitioned(first, states, base) if sharded else _concatenated(first, states, base)
+    for name, shape, pieces in trained:
+        weights[name] = weight(name, shape, pieces, first.path)
+    return with_aliases(first, weights)
+
+
+def untrained(models: Sequence[ModelStates], sharded: bool) -> dict[str, ZeroWeight]:
+    """The buffers, as fp32 if they are floats, and the frozen weights. `sharded`: these are cut into parts."""
+    first = models[0]
+    out = {}
+    for name, entry in first.buffers.items():
+        dtype = F32 if entry.dtype.is_float else entry.dtype
+        whole = Piece(0, entry, 0, entry.spec.elements)
+        out[name] = ZeroWeight(Spec(entry.shape, dtype), entry.dtype, (whole,) if whole.length else ())
+    for name, shape in first.frozen.items():
+        parts = [model.fragments.get(name) for model in (models if sharded else models[:1])]
+        pieces = [Piece(n, e, 0, e.spec.elements) for n, e in enumerate(parts) if e is not None]
+        if len(pieces) < len(parts):
+            raise FormatError("a part of a frozen weight is missing", path=first.path, field=name)
+        out[name] = weight(name, shape, pieces, first.path)
+    trained = {name for shapes in first.shapes for name in shapes}
+    for name, entry in first.module.items():  # frozen in stage 1, where DeepSpeed lists no frozen weights
+        if name not in out and name not in trained and name not in first.shared and entry.spec.elements:
+            out[name] = ZeroWeight(entry.spec, entry.dtype, (Piece(0, entry, 0, entry.spec.elements),))
+    return out
+
+
+def with_aliases(model: ModelStates, weights: dict[str, ZeroWeight]) -> dict[str, ZeroWeight]:
+    """The weights, with the further names of shared ones."""
+    return weights | {alias: weights[source] for alias, source in model.shared.items() if source in weights}
+
+
+def weight(name: str, shape: Shape, pieces: Sequence[Piece], path: str) -> ZeroWeight:
+    """A weight of pieces, without the padding after it."""
+    dtypes = {piece.entry.dtype for piece in pieces}
+    if len(dtypes) > 1:
+        raise FormatError("the parts of a weight have different types", path=path, field=name)
+    spec = Spec(shape, dtypes.pop() if dtypes else F32)
+    kept, left = [], spec.elements
+    if sum(piece.length for piece in pieces) >= spec.elements + max(len(pieces), 1):  # more than padding
+        raise FormatError("the parts of a weight have too many elements", path=path, field=name,
+                          expected=spec.elements, found=sum(piece.length for piece in pieces))  # fmt: skip
+    for piece in pieces:
+        if left and piece.length:
+            kept.append(piece._replace(length=min(piece.length, left)))
+            left -= kept[-1].length
+    if left:
+        raise FormatError("the parts of a weight have too few elements", path=path, field=name,
+                          expected=spec.elements, found=spec.elements - left)  # fmt: skip
+    return ZeroWeight(spec, spec.dtype, tuple(kept))
+
+
+_Pieces: TypeAlias = Iterator[tuple[str, Shape, Sequence[Piece]]]
+
+
+def _concatenated(model: ModelStates, states: Sequence[OptimizerStates], base: int) -> _Pieces:
+    """Stages 1 and 2: each group is a vector of its weights, cut into one part a process."""
+    counts = {len(state.parts) for state in states}
+    if counts != {len(model.shapes)}:
+        raise FormatError("the files have different numbers of groups of weights", path=states[0].path,
+                          expected=len(model.shapes), found=sorted(counts))  # fmt: skip
+    for group, shapes in enumerate(model.shapes):
+        parts = _Parts([(base + n, state.parts[group]) for n, state in enumerate(states)])
+        gaps = _gaps_of(states[0], group, len(shapes))
+        offset = 0
+        for (name, shape), gap in zip(shapes.items(), gaps, strict=True):
+            count = math.prod(shape)
+            yield name, shape, parts.range(offset, count)
+            offset += count + gap
+        align = _ALIGNED * len(states)
+        if -(-offset // align) != -(-parts.size // align):
+            _disagree(states[0].path, f"group {group}", offset, parts.size)
+
+
+def _partitioned(model: ModelStates, states: Sequence[OptimizerStates], base: int) -> _Pieces:
+    """Stage 3: each weight is cut into one part a process; a process's parts are a vector in several groups."""
+    vectors = [_Parts([(base + n, entry) for entry in state.parts]) for n, state in enumerate(states)]
+    offset = 0
+    for name, shape in ((name, shape) for shapes in model.shapes for name, shape in shapes.items()):
+        count = -(-math.prod(shape) // len(states))
+        yield name, shape, [piece for vector in vectors for piece in vector.range(offset, count)]
+        offset += count
+    for state, vector in zip(states, vectors, strict=True):
+        if vector.size != offset:
+            _disagree(state.path, "the weights of a process", offset, vector.size)
+
+
+def _gaps_of(state: OptimizerStates, group: int, count: int) -> Sequence[int]:
+    if state.gaps is None:
+        return [0] * count
+    if group >= len(state.gaps) or len(state.gaps[group]) != count:
+        raise FormatError("not one padding per weight", path=state.path, field=f"param_alignment_paddings.{group}")
+    return state.gaps[group]
+
+
+def _disagree(path: str, name: str, expected: int, found: int) -> None:
+    raise FormatError(
+        "the sizes of the weights and of the processes' parts disagree", path=path, field=name, expected=expected,
+        found=found, hint=f"files of two steps or runs in one folder: {AGAIN}",
+    )  # fmt: skip
+
+
+class _Parts:
+    """Vectors one after the other, of which ranges are taken in rising order."""
+
+    def __init__(self, parts: Sequence[tuple[int, Entry]]) -> None:
+        self.parts = parts
+        self.size = sum(entry.shape[0] for _, entry in parts)
+        self.number = self.before = 0  # of the part that the last range began in, and of elements before it
+
+    def range(self, start: int, count: int) -> list[Piece]:
+        """The pieces of `count` elements; fewer at the end."""
+        while self.number < len(self.parts) and self.before + self.parts[self.number][1].shape[0] <= start:
+            self.before += self.parts[self.number][1].shape[0]
+            self.number += 1
+        out: list[Piece] = []
+        number, before = self.number, self.before
+        while count and number < len(self.parts):
+            file, entry = self.parts[number]
+            taken = min(before + entry.shape[0] - start, count)
+            if taken:
+                out.append(Piece(file, entry, start - before, taken))
+            start, count, before, number = start + taken, count - taken, before + entry.shape[0], number + 1
+        return out

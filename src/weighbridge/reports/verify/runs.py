@@ -1,0 +1,106 @@
+"""The checks of `verify` on the folders of training runs: which step is read, which ones were cut off, and whether the
+files of DeepSpeed's processes are one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.containers.base import Severity
+from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER
+from weighbridge.reports.verify.repo import Repo, RepoFile
+from weighbridge.reports.verify.rules import Check, Flaw
+
+if TYPE_CHECKING:
+    from weighbridge.containers.torch.zero import ZeroFault
+    from weighbridge.models.runs import Run
+
+
+def _run(repo: Repo) -> Run | None:
+    from weighbridge.models import runs  # late, as is every import here: few folders are of runs
+
+    if repo.single:
+        return None
+    if "run" not in repo.memo:
+        repo.memo["run"] = runs.run_in(repo.root)
+    found: Run | None = repo.memo["run"]
+    return found
+
+
+def taken(repo: Repo) -> Iterator[Flaw]:
+    run = _run(repo)
+    if run is not None and run.taken is not None:
+        yield Flaw(run.notes[0], repo.root)
+
+
+def unfinished(repo: Repo) -> Iterator[Flaw]:
+    run = _run(repo)
+    for step in run.steps if run is not None else ():
+        if step.trouble:
+            yield Flaw(
+                f"step {step.number} is incomplete: {step.trouble}", step.path, hint="delete it, or copy it again"
+            )
+
+
+def _folders(repo: Repo) -> Iterator[tuple[Path, list[RepoFile]]]:
+    """The folders with parts of DeepSpeed's processes, and their files. Universal checkpoints have no parts."""
+    for name, files in repo.folders.items() if not repo.single else ():
+        states = [f for f in files if f.base.endswith((ZERO_MODEL, ZERO_OPTIMIZER))]
+        if any(f.base.endswith(ZERO_OPTIMIZER) for f in states):
+            yield repo.root / name, states
+
+
+def _faults(repo: Repo) -> Iterator[ZeroFault]:
+    from weighbridge.containers.torch import zero
+    from weighbridge.models.zero import read_states
+
+    for folder, found in _folders(repo):
+        files = zero.files_of([f.base for f in found])
+        if files is None:
+            continue
+        listed = (*files.model, *files.optimizer.values())
+        indexes = [f.index for name in listed for f in found if f.base == name and f.index is not None]
+        path = str(folder)
+        if len(indexes) < len(listed):  # other rules report files that can't be read
+            yield zero.ZeroFault("unread", "not every file can be read", path)
+            continue
+        try:
+            states = read_states(indexes)
+            faults = list(zero.faults(files, states.models, states.optimizer))
+            yield from (fault._replace(path=_place(folder, fault.path)) for fault in faults)
+            if not faults:
+                zero.join(states.models, states.optimizer)
+        except (FormatError, UnsupportedError) as error:
+            reason = str(error).partition("\n")[0]
+            yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
+
+
+def _place(folder: Path, path: str) -> str:
+    return str(folder / path) if "/" not in path else path
+
+
+def _of_rule(rule: str, repo: Repo) -> Iterator[Flaw]:
+    if "zero" not in repo.memo:
+        repo.memo["zero"] = list(_faults(repo))
+    for fault in repo.memo["zero"]:
+        if fault.rule == rule:
+            yield Flaw(fault.message, fault.path, hint="copy the whole folder again, or use another step")
+
+
+def _check(rule: str) -> Callable[[Repo], Iterator[Flaw]]:
+    return partial(_of_rule, rule)
+
+
+RULES: Final = (
+    Check("run/step", Severity.INFO, "which step of a training run is read by default", taken),
+    Check("run/unfinished", Severity.WARNING, "every step of a training run was written to its end", unfinished),
+    Check("zero/missing", Severity.ERROR, "the files of every process are in a ZeRO checkpoint", _check("missing")),
+    Check("zero/mixed", Severity.ERROR, "all its files are of one stage and number of processes", _check("mixed")),
+    Check("zero/step", Severity.ERROR, "all its files are of one step", _check("step")),
+    Check("zero/parts", Severity.ERROR, "it has no further tensor-parallel parts", _check("parts")),
+    Check("zero/sizes", Severity.ERROR, "the sizes of its weights and of the processes' parts agree", _check("sizes")),
+    Check("zero/unread", Severity.ERROR, "each of its files can be read", _check("unread")),
+)
