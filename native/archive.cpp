@@ -159,6 +159,7 @@ size_t pack_raw(Bytes plane, u8* out) {
 
 // `out` has room for 16 bytes more than the plane's size; 0 if the result isn't smaller than the plane.
 size_t pack_prefix(Bytes plane, const Lengths& lengths, u8* out) {
+  if (plane.size <= 1 + TABLE) return 0;
   const auto codes = codes_of(lengths);
   const size_t quarter = (plane.size + 3) / 4;
   Buffer bits = buffer(quarter * WORST / 8 + 16);

@@ -20,6 +20,6 @@ void unpack(Bytes src, Bytes base, MutableBytes out);
 bool is_delta(Bytes src);
 
 constexpr size_t OVERHEAD = 64;             // of a chunk that can't be coded: 12 bytes, 5 a plane
-constexpr size_t MOST = size_t(16) << 20;  // bytes of a chunk
+constexpr size_t MOST = size_t(1) << 20;  // bytes of a chunk
 
 }  // namespace weighbridge::archive

@@ -56,8 +56,8 @@ _LATE_ZIP: Final = (_recogniser("sniff.archive:prefixed_zip", Rank.LAST, any_sta
 
 READ: Final = (
     Format(PACKED, "packed file (wb pack)", (), (".safetensors",), (Magic(8, PACKED_SIGN, "header of a packed file"),),
-           module="weighbridge.containers.wbpack.container", rewritten_as="safetensors", pickles=True,
-           parsed_to_identify=True, recognisers=_PACKED),
+           module="weighbridge.containers.wbpack.container", rewritten_as="safetensors", recognisers=_PACKED,
+           advice="every command reads it like the original; wb unpack FILE DST restores that"),
     Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
            target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
            dense_end=True, recognisers=_SAFETENSORS),

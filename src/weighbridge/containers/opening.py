@@ -15,7 +15,12 @@ def format_of(source: Source) -> Format:
     head = source.head(8 + len(PACKED_SIGN))
     if head[:4] == GGUF_MAGIC:
         return BUILT_IN["gguf"]
-    if len(head) > 8 and head[8:9] in b"{ " and head[8:] != PACKED_SIGN and int.from_bytes(head[:8], "little") <= source.size - 8:
+    if (
+        len(head) > 8
+        and head[8:9] in b"{ "
+        and head[8:] != PACKED_SIGN
+        and int.from_bytes(head[:8], "little") <= source.size - 8
+    ):
         return BUILT_IN["safetensors"]
     from weighbridge.containers.sniff.detect import sniff
 

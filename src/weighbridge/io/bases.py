@@ -1,5 +1,5 @@
-"""Finds the files that a delta refers to. A packed file names them, but no path in a file is ever opened: the user names
-the place in WEIGHBRIDGE_BASE."""
+"""Finds the files that a delta refers to. A packed file has their names, but no path in a file is ever opened: the user
+names the place in WEIGHBRIDGE_BASE."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ENVIRONMENT: Final = "WEIGHBRIDGE_BASE"
 
 
 def open_base(packed: str, name: str, size: int) -> FileSource:
-    """Opens the base `name` of `size` bytes: a file in WEIGHBRIDGE_BASE, or a file of a folder there. UnsupportedError if
-    there is none."""
+    """Opens the base `name` of `size` bytes: a file in WEIGHBRIDGE_BASE, or a file of a folder there. UnsupportedError
+    if there is none."""
     for path in _candidates(name):
         if path.is_file() and path.stat().st_size == size:
             return FileSource(path)

@@ -1,7 +1,7 @@
 """The structure of a packed file: its metadata, its records, the places of its chunks.
 
-A packed file is a Safetensors file. Its tensors are of type U8 and hold the packed bytes of the original's tensors, under
-their names and in the order of the original's bytes; the last one is the index. docs/wbpack.md is the specification.
+A packed file is a Safetensors file. Its tensors are of type U8 and hold the packed bytes of the original's tensors,
+under their names and in the order of the original's bytes; the last one is the index. docs/wbpack.md specifies it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Index
-from weighbridge.containers.formats import PACKED, PACKED_KEY
+from weighbridge.containers.formats import PACKED_KEY, PACKED_SIGN
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import Source
 
@@ -29,7 +29,7 @@ INDEX: Final = "wbpack.index"
 UNNAMED: Final = "wbpack.bytes."
 #: Bytes of a chunk of the original in written files, and the least and most in files that are read.
 CHUNK: Final = MIB
-CHUNKS: Final = (4096, 16 * MIB)
+CHUNKS: Final = (4096, MIB)
 #: Bytes that a packed chunk may have more than the original's.
 OVERHEAD: Final = 64
 LEAST: Final = 16  # bytes of the shortest packed chunk
@@ -46,7 +46,7 @@ class BaseFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Record(NamedTuple):
+class PackedRecord(NamedTuple):
     """Bytes [start, end) of the original, in chunks from number `first` on. `base`: the number of the base's file, with
     the bytes from `base_offset` on; None without a base."""
 
@@ -57,7 +57,7 @@ class Record(NamedTuple):
     base_offset: int
 
 
-class Chunk(NamedTuple):
+class PackedChunk(NamedTuple):
     """Bytes [start, start + size) of the original, packed in bytes [at, at + packed) of the file."""
 
     number: int
@@ -70,7 +70,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Archive:
+class PackedArchive:
     """`name`, `size`, `sha256`: of the original. `chunk`: the bytes of a whole chunk. `places`: where each packed chunk
     begins, and the end of the last."""
 
@@ -79,10 +79,10 @@ class Archive:
     sha256: str
     chunk: int
     bases: tuple[BaseFile, ...]
-    records: tuple[Record, ...]
+    records: tuple[PackedRecord, ...]
     places: array[int]
 
-    def chunks(self, start: int, end: int) -> Iterator[Chunk]:
+    def chunks(self, start: int, end: int) -> Iterator[PackedChunk]:
         """The chunks with the original's bytes [start, end), in their order."""
         at = start
         number = bisect_right(self.records, start, key=lambda record: record.start) - 1
@@ -92,31 +92,36 @@ class Archive:
                 yield self._chunk(record, k)
             at, number = record.end, number + 1
 
-    def _chunk(self, record: Record, k: int) -> Chunk:
+    def _chunk(self, record: PackedRecord, k: int) -> PackedChunk:
         number, start = record.first + k, record.start + k * self.chunk
         at = self.places[number]
-        return Chunk(
+        return PackedChunk(
             number, start, min(self.chunk, record.end - start), at, self.places[number + 1] - at, record.base,
             record.base_offset + k * self.chunk,
         )  # fmt: skip
 
 
-def read_archive(source: Source) -> Archive:
-    """The structure of a packed file. FormatError unless metadata, index and entries agree; UnsupportedError for another
-    version."""
+def is_packed(source: Source) -> bool:
+    """Whether a file begins as packed files do."""
+    return source.head(8 + len(PACKED_SIGN))[8:] == PACKED_SIGN
+
+
+def read_archive(source: Source) -> PackedArchive:
+    """The structure of a packed file. FormatError unless metadata, index and entries agree; UnsupportedError for
+    another version."""
     index = safetensors.parse(source)
     text = index.metadata
     if (version := text.get(PACKED_KEY)) != VERSION:
         raise UnsupportedError(f"{source.name} is packed in version {version} of the format", hint="update weighbridge")
     size, chunk = (_number(source, text, key) for key in ("size", "chunk"))
     if not CHUNKS[0] <= chunk <= CHUNKS[1] or chunk & (chunk - 1):
-        raise _wrong(source, "chunk", "a power of two from 4096 to 16 MiB", chunk)
+        raise _wrong(source, "chunk", "a power of two from 4 KiB to 1 MiB", chunk)
     sha256 = text.get(f"{PACKED_KEY}.sha256", "")
     if len(sha256) != 64 or sha256.strip("0123456789abcdef"):
         raise _wrong(source, "sha256", "64 hex digits", repr(sha256[:80]))
     bases = _bases(source, text.get(f"{PACKED_KEY}.bases", "[]"))
     records, places = _records(source, index, size, chunk, bases)
-    return Archive(text.get(f"{PACKED_KEY}.name", ""), size, sha256, chunk, bases, records, places)
+    return PackedArchive(text.get(f"{PACKED_KEY}.name", ""), size, sha256, chunk, bases, records, places)
 
 
 def _wrong(source: Source, field: str, expected: object, found: object) -> FormatError:
@@ -143,7 +148,7 @@ def _bases(source: Source, text: str) -> tuple[BaseFile, ...]:
 
 def _records(
     source: Source, index: Index, size: int, chunk: int, bases: Sequence[BaseFile]
-) -> tuple[tuple[Record, ...], array[int]]:
+) -> tuple[tuple[PackedRecord, ...], array[int]]:
     """The records and the places of the chunks. All counts are bounded by the index's bytes."""
     *parts, last = index.entries or (None,)
     if last is None or last.name != INDEX:
@@ -157,13 +162,13 @@ def _records(
     head = RECORD.size * len(parts)
     if len(data) < head:
         raise wrong("the index is too short", f"{head} bytes", len(data))
-    records: list[Record] = []
+    records: list[PackedRecord] = []
     start = first = 0
     for length, offset, number, zero in RECORD.iter_unpack(data[:head]):
         base = None if number == NO_BASE else number
         if zero or not length or (base is not None and (base >= len(bases) or offset + length > bases[base].size)):
             raise wrong("a record is wrong", "a length, and a place in a base", (length, offset, number, zero))
-        records.append(Record(start, start + length, first, base, offset))
+        records.append(PackedRecord(start, start + length, first, base, offset))
         start, first = start + length, first - -length // chunk
     if start != size:
         raise wrong("the records don't make the original", f"{size} bytes", start)
@@ -173,7 +178,7 @@ def _records(
     if sizes and (min(sizes) < LEAST or max(sizes) > chunk + OVERHEAD):
         raise wrong("a chunk has an impossible size", f"{LEAST} to {chunk + OVERHEAD}", (min(sizes), max(sizes)))
     places = array("Q", accumulate(sizes, initial=index.data_start[0]))
-    for entry, (record, following) in zip(parts, pairwise([*records, Record(0, 0, first, None, 0)]), strict=True):
+    for entry, (record, following) in zip(parts, pairwise([*records, PackedRecord(0, 0, first, None, 0)]), strict=True):
         found = places[record.first], places[following.first]
         if found != (entry.offset, entry.offset + entry.nbytes):
             raise wrong(f"the chunks of {entry.name} aren't its bytes", (entry.offset, entry.nbytes), found)
@@ -187,9 +192,3 @@ def metadata(name: str, size: int, sha256: str, bases: Sequence[BaseFile]) -> di
         "size": str(size),
     }  # fmt: skip
     return {PACKED_KEY: VERSION} | {f"{PACKED_KEY}.{key}": value for key, value in values.items()}
-
-
-__all__ = [
-    "CHUNK", "INDEX", "NO_BASE", "OVERHEAD", "PACKED", "RECORD", "SIZE", "UNNAMED", "Archive", "BaseFile", "Chunk",
-    "Record", "metadata", "read_archive",
-]  # fmt: skip

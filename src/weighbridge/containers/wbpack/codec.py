@@ -50,7 +50,7 @@ def unpack_chunk(packed: Buffer, base: Buffer, out: memoryview) -> None:
         return
     from weighbridge.tensors.reference import planes
 
-    planes.unpack_chunk(packed, base, out)
+    planes.unpack_chunk(memoryview(packed), memoryview(base), out)
 
 
 def is_delta(packed: memoryview) -> bool:

@@ -54,12 +54,6 @@ def regions(source: Source) -> Iterator[Region]:
     yield from safetensors.regions(source)
 
 
-def pickles(source: Source) -> list[tuple[str, Source, int]]:
-    """The pickles of the original; none of them is at a place in the packed file."""
-    format, inside = _inside(source)
-    return [(name, pickle, -1) for name, pickle, _ in format.pickles_in(inside)] if format.pickles else []
-
-
 def recognise(probe: Probe) -> Hit:
     """A file with the first bytes of a packed file, and the format of its original."""
     evidence: tuple[str, ...] = ("the header of a packed file",)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from weighbridge.base.errors import FormatError
-from weighbridge.containers.wbpack.archive import Archive, Chunk
+from weighbridge.containers.wbpack.archive import PackedArchive, PackedChunk
 from weighbridge.containers.wbpack.codec import is_delta, unpack_chunk
 from weighbridge.io.bases import open_base
 from weighbridge.io.source import Source
@@ -19,7 +19,7 @@ class PackedSource(Source):
     """The original's bytes. Each chunk is checked when it is decoded. `bases`: the files that deltas refer to; if None,
     they are searched for when the first delta is read (`io/bases.py`). Closing it closes the packed file."""
 
-    def __init__(self, packed: Source, archive: Archive, bases: Sequence[Source] | None = None) -> None:
+    def __init__(self, packed: Source, archive: PackedArchive, bases: Sequence[Source] | None = None) -> None:
         self.packed, self.archive, self.size = packed, archive, archive.size
         self.name, self.remote = packed.name, packed.remote
         self._bases = bases
@@ -42,7 +42,7 @@ class PackedSource(Source):
             target[:] = data[low - chunk.start : high - chunk.start]
         return len(out)
 
-    def _decode(self, chunk: Chunk, out: memoryview) -> memoryview:
+    def _decode(self, chunk: PackedChunk, out: memoryview) -> memoryview:
         packed = memoryview(bytearray(chunk.packed))
         self.packed.readinto(chunk.at, packed)
         base = b"" if not is_delta(packed) else self._base(chunk)
@@ -55,7 +55,7 @@ class PackedSource(Source):
             ) from None
         return out
 
-    def _base(self, chunk: Chunk) -> bytes:
+    def _base(self, chunk: PackedChunk) -> bytes:
         if chunk.base is None:
             raise FormatError("a chunk is a delta, but its record has no base", path=self.packed.name, offset=chunk.at)
         with self._lock:

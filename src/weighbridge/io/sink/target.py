@@ -126,10 +126,18 @@ class Sink(Staging):
     ) -> OutFile:
         """Creates a file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself if it is a
         file. `spans` and `late` matter only to remote targets (`UploadFile`)."""
+        return self._create(name, size, reserved=True)
+
+    def create_bounded(self, name: str, most: int) -> OutFile:
+        """As `create`, for a file of at most `most` bytes, whose size is set at the end (`OutFile.shrink`)."""
+        return self._create(name, most, reserved=False)
+
+    def _create(self, name: str, size: int, *, reserved: bool) -> OutFile:
         path = self._inside(name) if self.folder else self._stage
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
+            again = self._journal is not None and self._again(path, size)
+            out = OutFile(path, size, again=again, reserved=reserved)
         except FileExistsError:
             twin = next((f.path for f in self._open if f.path.name.casefold() == path.name.casefold()), path)
             if twin == path:

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Buffer
 
 Bytes = NDArray[np.uint8]
+Words = NDArray[np.unsignedinteger]
 
 _HEAD: Final = 12  # checksum, width, transform, two zeros
 _RAW, _CONSTANT, _PREFIX, _SPARSE = range(4)
@@ -16,10 +16,10 @@ _PLAIN, _ROTATED, _DELTA, _FLOAT_DELTA = range(4)
 _NESTED: Final = 2  # sparse planes inside each other
 _LONGEST: Final = 11  # bits of a code
 _TABLE: Final = 128 + 3 * 4  # code lengths, and the sizes of three streams
-_CHUNK: Final = 16 << 20
+_CHUNK: Final = 1 << 20
 
 
-def unpack_chunk(packed: Buffer, base: Buffer, out: memoryview) -> None:
+def unpack_chunk(packed: memoryview, base: memoryview, out: memoryview) -> None:
     """Fills `out` with a chunk; `base` has as many bytes for a delta and none otherwise. ValueError if the chunk is
     damaged."""
     data = np.frombuffer(packed, np.uint8)
@@ -28,7 +28,7 @@ def unpack_chunk(packed: Buffer, base: Buffer, out: memoryview) -> None:
     width, transform = int(data[8]), int(data[9])
     known = width in (1, 2, 4, 8) and transform <= _FLOAT_DELTA and not data[10:12].any()
     _need(known, "a chunk has unknown words")
-    given = np.frombuffer(base, np.uint8) if len(memoryview(base)) else np.empty(0, np.uint8)
+    given = np.frombuffer(base, np.uint8) if len(base) else np.empty(0, np.uint8)
     _need(given.size == (len(out) if transform >= _DELTA else 0), "a chunk needs its base")
     count = len(out) // width
     at = _HEAD + 4 * width
@@ -51,7 +51,7 @@ def _need(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _backward(words: NDArray[np.unsignedinteger], transform: int, base: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+def _backward(words: Words, transform: int, base: Words) -> Words:
     """The words before their transform."""
     one, top = words.dtype.type(1), words.dtype.type(8 * words.dtype.itemsize - 1)
     if transform == _PLAIN:
@@ -63,7 +63,8 @@ def _backward(words: NDArray[np.unsignedinteger], transform: int, base: NDArray[
         return difference + base
     sign = one << top
     ordered = np.where(base & sign != 0, ~base, base | sign) + difference
-    return np.where(ordered & sign != 0, ordered ^ sign, ~ordered)
+    result: Words = np.where(ordered & sign != 0, ordered ^ sign, ~ordered)
+    return result
 
 
 def _plane(data: Bytes, size: int, depth: int) -> Bytes:
@@ -114,7 +115,9 @@ def _lookup(lengths: Bytes) -> tuple[Bytes, Bytes]:
     """The symbol and the bits of each index of 11 bits (RFC 1951, 3.2.2; codes begin at the lowest bit)."""
     used = np.flatnonzero(lengths)
     complete = (1 << (_LONGEST - lengths[used].astype(int))).sum() == 1 << _LONGEST
-    _need(int(lengths.max()) <= _LONGEST and used.size >= 2 and bool(complete), "the lengths of a prefix code are wrong")
+    _need(
+        int(lengths.max()) <= _LONGEST and used.size >= 2 and bool(complete), "the lengths of a prefix code are wrong"
+    )
     symbols, bits = np.empty((2, 1 << _LONGEST), np.uint8)
     code = previous = 0
     for symbol in sorted(used.tolist(), key=lambda s: (lengths[s], s)):
@@ -141,7 +144,8 @@ def _stream(data: Bytes, count: int, symbols: Bytes, bits: Bytes) -> Bytes:
         at += steps[at]
     whole = len(places) == count and at <= end and data.size == (at + 7) // 8
     _need(whole and (at % 8 == 0 or not data[at // 8] >> at % 8), "a stream of codes is damaged")
-    return symbols[index].reshape(-1)[places]
+    out: Bytes = symbols[index].reshape(-1)[places]
+    return out
 
 
 # ---- the checksum -----------------------------------------------------------------------------------------------

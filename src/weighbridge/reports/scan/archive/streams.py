@@ -9,6 +9,7 @@ from typing import Final
 from weighbridge.base.limits import MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import tar as tars
+from weighbridge.containers.wbpack.container import original
 from weighbridge.io.decompress import UnpackSource, codec_of
 from weighbridge.reports.scan.model import Part, Piece, escape
 
@@ -38,6 +39,13 @@ def not_unpacked(part: Part) -> Iterator[Piece]:
     """Reports a compression that Python lacks and joblib and others support."""
     yield part.finding("stream/not-unpacked", "the compressed data isn't scanned",
                        consequence="joblib and others unpack it on loading: unpack it and scan that")  # fmt: skip
+
+
+def packed(part: Part) -> Iterator[Piece]:
+    """Scans the original of a packed file."""
+    part.budget.spend(members=1)
+    inside = original(part.source)
+    yield part.inside(inside.archive.name or "(original)", inside)
 
 
 # ---- tar ------------------------------------------------------------------------------------------------------
