@@ -93,6 +93,8 @@ def sparse(data: bytes, inner: Sequence[int] = (RAW, RAW)) -> bytes:
 
 
 def plane(data: bytes, method: int) -> bytes:
+    if method == PREFIX and len(set(data)) == 1:
+        method = CONSTANT
     if method == PREFIX:
         return prefix(data)
     if method == SPARSE:

@@ -97,7 +97,7 @@ def test_packed_chunks_are_unpacked_by_all(kind: str, width: int, transform: int
 
 @needs_extension
 @pytest.mark.parametrize(("kind", "width", "transform", "most"), [
-    ("normal", 2, ROTATED, 0.85), ("few", 1, PLAIN, 0.203), ("rare", 1, PLAIN, 0.008), ("rare", 4, PLAIN, 0.003),
+    ("normal", 2, ROTATED, 0.85), ("few", 1, PLAIN, 0.203), ("rare", 1, PLAIN, 0.009), ("rare", 4, PLAIN, 0.0045),
     ("steep", 1, PLAIN, 0.26), ("random", 4, PLAIN, 1.001), ("equal", 8, PLAIN, 0.002),
 ])  # fmt: skip
 def test_how_small_chunks_become(kind: str, width: int, transform: int, most: float) -> None:

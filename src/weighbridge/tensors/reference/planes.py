@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -100,15 +101,13 @@ def _prefix(data: Bytes, size: int) -> Bytes:
     _need(data.size >= _TABLE, "a prefix code ends too early")
     lengths = np.stack([data[:128] & 15, data[:128] >> 4], axis=1).reshape(-1)
     symbols, bits = _lookup(lengths)
-    at, quarter, parts = _TABLE, -(-size // 4), []
-    sizes = [*data[128:_TABLE].view("<u4").tolist(), None]
-    for number, stored in enumerate(sizes):
-        length = data.size - at if stored is None else stored
-        _need(length <= data.size - at, "a stream of codes ends too early")
-        count = min(quarter, max(size - number * quarter, 0))
-        parts.append(_stream(data[at : at + length], count, symbols, bits))
-        at += length
-    return np.concatenate(parts)
+    sizes = data[128:_TABLE].view("<u4").tolist()
+    starts = [*accumulate(sizes, initial=_TABLE), data.size]
+    _need(starts[3] <= data.size, "a stream of codes ends too early")
+    quarter = -(-size // 4)
+    counts = [min(quarter, max(size - k * quarter, 0)) for k in range(4)]
+    streams = [data[start:end] for start, end in pairwise(starts)]
+    return np.concatenate([_stream(s, n, symbols, bits) for s, n in zip(streams, counts, strict=True)])
 
 
 def _lookup(lengths: Bytes) -> tuple[Bytes, Bytes]:
