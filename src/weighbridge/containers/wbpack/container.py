@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.containers import BUILT_IN, find
 from weighbridge.containers.base import Finding, Index, Region
 from weighbridge.containers.format import Format
@@ -59,14 +59,23 @@ def recognise(probe: Probe) -> Hit:
     evidence: tuple[str, ...] = ("the header of a packed file",)
     try:
         inside = original(probe.source)
-        identity = sniff(inside)
+        archive = inside.archive
+        name, damage = _identity(inside)
     except WeighbridgeError as error:
         reason = error.reason if isinstance(error, FormatError) else error.message
         return Hit(PACKED, evidence=evidence, confidence="likely", damage=(reason,))
-    archive = inside.archive
-    evidence += (f"packed: {(find(identity.format) or BUILT_IN['unknown']).title}",)
-    detail = {"inside": identity.format, "bytes": archive.size} | ({"name": archive.name} if archive.name else {})
+    evidence += (f"packed: {(find(name) or BUILT_IN['unknown']).title}",)
+    detail = {"inside": name, "bytes": archive.size} | ({"name": archive.name} if archive.name else {})
     if archive.bases:
         evidence += (f"a delta to {', '.join(base.name for base in archive.bases)}",)
         detail["bases"] = [base.name for base in archive.bases]
-    return Hit(PACKED, identity.format, evidence, detail=detail, damage=identity.damage)
+    return Hit(PACKED, name, evidence, detail=detail, damage=damage)
+
+
+def _identity(inside: PackedSource) -> tuple[str, tuple[str, ...]]:
+    """The format of the original and its visible damage; of a delta whose base is missing, by its first bytes."""
+    try:
+        identity = sniff(inside)
+    except UnsupportedError:
+        return format_of(inside).name, ()
+    return identity.format, identity.damage

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.limits import SNIFF_HEAD
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Index
 from weighbridge.containers.opening import parse
@@ -113,7 +114,22 @@ def planned_records(
         else:
             add(place.name, place.start, place.end, place)
             add(UNNAMED, place.end, end, None)
-    return tuple(records)
+    return tuple(piece for record in records for piece in _readable_head(record, names))
+
+
+def _readable_head(record: PlannedRecord, names: Container[str]) -> Iterator[PlannedRecord]:
+    """The record, without a delta in the file's first bytes: its format and header are read without the base."""
+    cut = record.start + -(-(SNIFF_HEAD - record.start) // 8) * 8  # whole words
+    if record.base is None or cut <= record.start:
+        yield record
+        return
+    alone = record._replace(base=None, base_offset=0)
+    rest = f"{UNNAMED}{record.name}"
+    if cut >= record.end or rest in names:
+        yield alone
+        return
+    yield alone._replace(end=cut)
+    yield record._replace(name=rest, start=cut, base_offset=record.base_offset + cut - record.start)
 
 
 def _is_text(name: str) -> bool:
