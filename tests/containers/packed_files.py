@@ -141,7 +141,8 @@ def packed_file(parts: Sequence[Part], *, size: int = 4096, bases: Sequence[dict
                 index: bytes | None = None, changed: dict[str, str] | None = None) -> bytes:  # fmt: skip
     """A packed file of these records. `index`, `changed`: instead of the right ones."""
     data = b"".join(part.data for part in parts)
-    records, sizes, entries, at = b"", [], {}, 0
+    sizes: list[int] = []
+    records, entries, at = b"", {}, 0
     body = b""
     for part in parts:
         chunks = [

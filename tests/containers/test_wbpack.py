@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -22,11 +22,11 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.wbpack import codec
 from weighbridge.containers.wbpack.archive import read_archive
 from weighbridge.containers.wbpack.container import original
-from weighbridge.containers.wbpack.source import PackedSource
+from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors.reference import planes
 
-Unpack = Callable[[bytes, bytes, memoryview], object]
+Unpack = Any
 native: Any = extension.native
 WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 needs_extension = pytest.mark.skipif(native is None, reason="without the extension")
@@ -73,12 +73,14 @@ def weights(kind: str, width: int, count: int) -> bytes:
 KINDS = ("normal", "few", "rare", "steep", "random", "equal")
 
 
-@pytest.mark.parametrize(("data", "value"), [(b"", 0xEF46DB3751D8E999), (b"a", 0xD24EC4F1A98C6E5B),
-                                             (b"abc", 0x44BC2CF5AD770999),
-                                             (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1)])  # fmt: skip
+@pytest.mark.parametrize(("data", "value"), [
+    (b"", 0xEF46DB3751D8E999), (b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999),
+    (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
+])  # fmt: skip
 def test_the_checksum_is_xxh64(data: bytes, value: int) -> None:
     assert made.xxh64(data) == planes.xxh64(np.frombuffer(data, np.uint8)) == value
-    unpacked(native.unpack_chunk if native else planes.unpack_chunk, made.chunk(data, 1, PLAIN, [RAW]), len(data))
+    for unpack in UNPACKERS:
+        assert unpacked(unpack.values[0], made.chunk(data, 1, PLAIN, [RAW]), len(data)) == data
 
 
 @needs_extension
@@ -367,7 +369,7 @@ def test_a_name_in_a_file_never_leads_out_of_the_named_folder(tmp_path: Any, mon
 
 def test_given_bases_are_used() -> None:
     packed = BytesSource(delta())
-    source = PackedSource(packed, read_archive(packed), [BytesSource(_OLD)])
+    source = OriginalSource(packed, read_archive(packed), [BytesSource(_OLD)])
     assert source.read(0, 5000) == _NEW
 
 

@@ -1,4 +1,4 @@
-"""`wb pack` and `wb unpack`: the original bytes come back, every command reads the packed file, nothing is half-written."""
+"""`wb pack` and `wb unpack`: the original bytes come back, commands read packed files, nothing is half-written."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def test_a_folder_keeps_names_and_other_files(llama: Path, tmp_path: Path) -> No
     assert changed == {name for name in original if name.endswith(".safetensors")}
     result = wb.unpack(llama / "packed/model", tmp_path / "back")
     assert tree(tmp_path / "back") == original
-    assert result.notes and "copied" in result.notes[0]
+    assert result.notes
+    assert "copied" in result.notes[0]
 
 
 def test_other_weights_get_a_suffix_and_lose_it_again(tmp_path: Path) -> None:
@@ -125,7 +126,8 @@ def test_other_weights_get_a_suffix_and_lose_it_again(tmp_path: Path) -> None:
 
 def test_threads_and_memory_make_no_difference(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.safetensors", normal())
-    for number, how in enumerate(({"jobs": 1}, {"jobs": 3}, {"max_memory": 1})):
+    ways: tuple[dict[str, Any], ...] = ({"jobs": 1}, {"jobs": 3}, {"max_memory": 1})
+    for number, how in enumerate(ways):
         wb.pack(path, tmp_path / f"{number}.safetensors", **how)
     assert len({(tmp_path / f"{n}.safetensors").read_bytes() for n in range(3)}) == 1
 
@@ -189,7 +191,8 @@ def test_values_are_those_of_the_original(llama: Path, tmp_path: Path) -> None:
 def test_identify_names_what_is_inside(llama: Path) -> None:
     report = wb.identify(next((llama / "packed/model").glob("*.safetensors")))
     assert (report.format, report.variant) == ("wbpack", "safetensors")
-    assert report and "packed: Safetensors" in report.evidence
+    assert report
+    assert "packed: Safetensors" in report.evidence
     assert wb.identify(llama / "packed/model").format == "hf-model"
 
 
@@ -244,11 +247,12 @@ def test_a_delta_without_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("WEIGHBRIDGE_BASE", raising=False)
     assert wb.inspect(packed).parameters == wb.inspect(tuned).parameters  # the header is no delta
     assert wb.identify(packed).detail["bases"] == ["base.safetensors"]
-    with pytest.raises(UnsupportedError, match="a delta to base.safetensors"):
+    with pytest.raises(UnsupportedError, match=r"a delta to base\.safetensors"):
         wb.unpack(packed, tmp_path / "b.safetensors")
     monkeypatch.setenv("WEIGHBRIDGE_BASE", str(tmp_path))
     assert wb.diff(packed, tuned).same
-    other = saved(tmp_path / "sub" / "base.safetensors", normal(seed=2)) if (tmp_path / "sub").mkdir() is None else base
+    (tmp_path / "sub").mkdir()
+    other = saved(tmp_path / "sub" / "base.safetensors", normal(seed=2))
     with pytest.raises(FormatError, match="checksum is wrong"):
         wb.unpack(packed, tmp_path / "b.safetensors", base=other)
     assert not (tmp_path / "b.safetensors").exists()
@@ -267,8 +271,8 @@ def test_a_delta_without_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (["pack", "MISSING", "OUT"], FileNotFoundError, "MISSING"),
 ])  # fmt: skip
 def test_what_is_refused(words: list[str], error: type[Exception], message: str, tmp_path: Path) -> None:
-    places = {"FILE": saved(tmp_path / "a.safetensors", {"a": np.ones(3, np.float32)}), "OUT": tmp_path / "out",
-              "PACKED": tmp_path / "p.safetensors", "EMPTY": tmp_path / "EMPTY", "MISSING": tmp_path / "MISSING"}  # fmt: skip
+    places = {word: tmp_path / word for word in ("FILE", "OUT", "PACKED", "EMPTY", "MISSING")}
+    saved(places["FILE"], {"a": np.ones(3, np.float32)})
     places["EMPTY"].write_bytes(b"")
     wb.pack(places["FILE"], places["PACKED"])
     before = tree(tmp_path)
@@ -365,8 +369,8 @@ def test_a_source_that_changes_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
 def test_records_cover_a_file_and_take_padding() -> None:
     from weighbridge.base.dtypes import F32
 
-    def place(name: str, start: int, end: int) -> records.TensorPlace:
-        return records.TensorPlace(name, F32, ((end - start) // 4,), start, end)
+    def place(name: str, start: int, end: int) -> records.StoredTensor:
+        return records.StoredTensor(name, F32, ((end - start) // 4,), start, end)
 
     places = [place("b", 200, 400), place("a", 100, 200), place("c", 404, 8000), place("in c", 500, 600),
               place("d", 20_000, 20_004), place("wbpack.index", 20_004, 20_008), place("beyond", 30_000, 30_004),
@@ -383,12 +387,16 @@ def test_records_cover_a_file_and_take_padding() -> None:
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved(tmp_path / "a.safetensors", normal())
     code, out = run(capsys, "pack", path, tmp_path / "p.safetensors", "--dry-run", "--json")
-    assert code == 0 and json.loads(out)["files"] == [
+    assert code == 0
+    assert json.loads(out)["files"] == [
         {"name": "a.safetensors", "bytes": path.stat().st_size, "packed": True, "records": 4, "deltas": 0}
     ]
     assert not (tmp_path / "p.safetensors").exists()
     code, out = run(capsys, "pack", path, tmp_path / "p.safetensors")
-    assert code == 0 and "1 file packed" in out and "(0.66" in out
+    assert code == 0
+    assert "1 file packed" in out
+    assert "(0.66" in out
     code, out = run(capsys, "unpack", tmp_path / "p.safetensors", tmp_path / "b.safetensors")
-    assert code == 0 and (tmp_path / "b.safetensors").read_bytes() == path.read_bytes()
+    assert code == 0
+    assert (tmp_path / "b.safetensors").read_bytes() == path.read_bytes()
     shutil.rmtree(tmp_path)

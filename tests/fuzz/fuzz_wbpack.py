@@ -11,7 +11,7 @@ from tests.containers.packed_files import DELTA, PLAIN, PREFIX, RAW, ROTATED, SP
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.native import native
 from weighbridge.containers.wbpack.archive import read_archive
-from weighbridge.containers.wbpack.source import PackedSource
+from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors.reference import planes
 
@@ -33,7 +33,7 @@ def target(data: bytes) -> None:
     packed = BytesSource(data)
     archive = read_archive(packed)
     assert sum(r.end - r.start for r in archive.records) == archive.size
-    source = PackedSource(packed, archive, [BytesSource(_OLD) for _ in archive.bases])
+    source = OriginalSource(packed, archive, [BytesSource(_OLD) for _ in archive.bases])
     for number, chunk in enumerate(archive.chunks(0, archive.size)):
         assert chunk.at + chunk.packed <= len(data)
         if number >= _MOST:

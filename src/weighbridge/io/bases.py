@@ -4,7 +4,6 @@ names the place in WEIGHBRIDGE_BASE."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,20 +16,11 @@ ENVIRONMENT: Final = "WEIGHBRIDGE_BASE"
 def open_base(packed: str, name: str, size: int) -> FileSource:
     """Opens the base `name` of `size` bytes: a file in WEIGHBRIDGE_BASE, or a file of a folder there. UnsupportedError
     if there is none."""
-    for path in _candidates(name):
-        if path.is_file() and path.stat().st_size == size:
+    for place in map(Path, filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep))):
+        path = place / name if place.is_dir() else place
+        if path.name == name and path.is_file() and path.stat().st_size == size:
             return FileSource(path)
     raise UnsupportedError(
         f"{packed} is a delta to {name} ({size:,} bytes)",
         hint=f"set {ENVIRONMENT} to that file or its folder, or wb unpack --base MODEL",
     )
-
-
-def _candidates(name: str) -> Iterator[Path]:
-    for text in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
-        path = Path(text)
-        if path.is_dir():
-            if Path(name).name == name:
-                yield path / name
-        elif path.name == name:
-            yield path

@@ -89,16 +89,12 @@ class PackedArchive:
         while at < end:
             record = self.records[number]
             for k in range((at - record.start) // self.chunk, -(-(min(end, record.end) - record.start) // self.chunk)):
-                yield self._chunk(record, k)
+                start, place = record.start + k * self.chunk, self.places[record.first + k]
+                yield PackedChunk(
+                    record.first + k, start, min(self.chunk, record.end - start), place,
+                    self.places[record.first + k + 1] - place, record.base, record.base_offset + k * self.chunk,
+                )  # fmt: skip
             at, number = record.end, number + 1
-
-    def _chunk(self, record: PackedRecord, k: int) -> PackedChunk:
-        number, start = record.first + k, record.start + k * self.chunk
-        at = self.places[number]
-        return PackedChunk(
-            number, start, min(self.chunk, record.end - start), at, self.places[number + 1] - at, record.base,
-            record.base_offset + k * self.chunk,
-        )  # fmt: skip
 
 
 def is_packed(source: Source) -> bool:

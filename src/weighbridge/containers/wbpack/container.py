@@ -14,16 +14,16 @@ from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Hit, Probe
 from weighbridge.containers.wbpack.archive import read_archive
-from weighbridge.containers.wbpack.source import PackedSource
+from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.io.source import Source
 
 
-def original(source: Source) -> PackedSource:
+def original(source: Source) -> OriginalSource:
     """The original of a packed file."""
-    return PackedSource(source, read_archive(source))
+    return OriginalSource(source, read_archive(source))
 
 
-def _inside(source: Source) -> tuple[Format, PackedSource]:
+def _inside(source: Source) -> tuple[Format, OriginalSource]:
     inside = original(source)
     format = format_of(inside)
     if format.name == PACKED:
@@ -72,7 +72,7 @@ def recognise(probe: Probe) -> Hit:
     return Hit(PACKED, name, evidence, detail=detail, damage=damage)
 
 
-def _identity(inside: PackedSource) -> tuple[str, tuple[str, ...]]:
+def _identity(inside: OriginalSource) -> tuple[str, tuple[str, ...]]:
     """The format of the original and its visible damage; of a delta whose base is missing, by its first bytes."""
     try:
         identity = sniff(inside)

@@ -15,7 +15,7 @@ from weighbridge.io.source import Source
 _CACHE = 16 << 20  # bytes of decoded chunks that are kept: readers of slabs meet each chunk twice at most
 
 
-class PackedSource(Source):
+class OriginalSource(Source):
     """The original's bytes. Each chunk is checked when it is decoded. `bases`: the files that deltas refer to; if None,
     they are searched for when the first delta is read (`io/bases.py`). Closing it closes the packed file."""
 
@@ -38,7 +38,10 @@ class PackedSource(Source):
                 continue
             if data is None:
                 data = self._decode(chunk, memoryview(bytearray(chunk.size)))
-                self._keep(chunk.number, data)
+                with self._lock:
+                    self._kept[chunk.number] = data
+                    while len(self._kept) * self.archive.chunk > _CACHE:
+                        self._kept.popitem(last=False)
             target[:] = data[low - chunk.start : high - chunk.start]
         return len(out)
 
@@ -62,12 +65,6 @@ class PackedSource(Source):
             if self._bases is None:
                 self._bases = [open_base(self.name, base.name, base.size) for base in self.archive.bases]
         return self._bases[chunk.base].read(chunk.base_offset, chunk.size)
-
-    def _keep(self, number: int, data: memoryview) -> None:
-        with self._lock:
-            self._kept[number] = data
-            while len(self._kept) * self.archive.chunk > _CACHE:
-                self._kept.popitem(last=False)
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
         spans: list[tuple[int, int]] = []

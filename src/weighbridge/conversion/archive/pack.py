@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from weighbridge.conversion.archive.records import (
     BasePlace,
     PlannedRecord,
     base_places,
+    files_of,
     pack_best,
     places_of,
     planned_records,
@@ -35,7 +36,7 @@ from weighbridge.conversion.archive.records import (
 from weighbridge.conversion.plan.fingerprint import samples_of, state_of
 from weighbridge.conversion.result import Progress
 from weighbridge.io.digest import digest_of
-from weighbridge.io.location import open_source, walk
+from weighbridge.io.location import open_source
 from weighbridge.io.sink import OutFile, Sink, link_notes
 from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import Source
@@ -152,7 +153,7 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
         base = base_places(bases) if bases else {}
         folder = src.is_dir()
         weights = frozenset(locate(src).weights) if folder else frozenset({src})
-        paths = sorted(_files(src)) if folder else [src]
+        paths = files_of(src)
         files = []
         for path in paths:
             source = stack.enter_context(open_source(path))
@@ -166,11 +167,6 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
         states = tuple(state_of(path) for path in (*paths, *base_paths))
         return PackPlan(str(src), target, folder, tuple(files), tuple(base_paths), bases, states, options,
                         OpenTogether(stack))  # fmt: skip
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for base, _, names in walk(folder):
-        yield from (base / name for name in names)
 
 
 def _to_pack(name: str, source: Source, base: Mapping[str, BasePlace], bases: Sequence[Source]) -> FileToPack:
@@ -193,9 +189,13 @@ class _Run:
         plan, start = self.plan, time.monotonic()
         samples = samples_of(plan.states)
         write = plan.write
+        records = blake2b(repr([(f.name, f.records) for f in plan.files]).encode(), digest_size=16).hexdigest()
+        states = {name: state for name, _, state in (line.rpartition(": ") for line in plan.states)}
+        key = {"weighbridge": __version__, **states, "records": records}  # everything that determines the bytes
         into = Sink(
             plan.target, folder=plan.folder, size=0, overwrite=write.overwrite, replace_folder=write.replace_folder,
-            parents=write.parents, names=[file.name for file in plan.files], key=self._key() if write.resume else None,
+            parents=write.parents, names=[file.name for file in plan.files], key=key if write.resume else None,
+            reserved=False,
         )  # fmt: skip
         with into as sink, Workers(write.workers, "pack") as pool:
             bases = self._base_files(pool)
@@ -211,12 +211,6 @@ class _Run:
             plan.source, str(plan.target), reports, size, packed, packed / size, time.monotonic() - start, self.resumed,
             tuple(link_notes(plan.target)),
         )  # fmt: skip
-
-    def _key(self) -> dict[str, str]:
-        """Everything that determines the bytes."""
-        records = blake2b(repr([(f.name, f.records) for f in self.plan.files]).encode(), digest_size=16).hexdigest()
-        states = {name: state for name, _, state in (line.rpartition(": ") for line in self.plan.states)}
-        return {"weighbridge": __version__, **states, "records": records}
 
     def _base_files(self, pool: Workers) -> tuple[BaseFile, ...]:
         """The base's files with their digests."""
@@ -241,7 +235,7 @@ class _Run:
         self, sink: Sink, pool: Workers, number: int, file: FileToPack, bases: Sequence[BaseFile]
     ) -> PackedFileReport:
         header = file.reserved(bases)
-        out = sink.create_bounded(file.name if self.plan.folder else "", file.most(header))
+        out = sink.create(file.name if self.plan.folder else "", file.most(header))
         sizes = self._pack_chunks(sink, pool, number, file, out, header)
         return self._finish(out, file, bases, header, *sizes)
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import SNIFF_HEAD
 from weighbridge.base.spec import Shape
-from weighbridge.containers.base import Index
+from weighbridge.containers.formats import PACKED_KEY
 from weighbridge.containers.opening import parse
 from weighbridge.containers.safetensors.layout import METADATA
 from weighbridge.containers.wbpack.archive import CHUNK, OVERHEAD, UNNAMED
 from weighbridge.containers.wbpack.codec import Transform, pack_chunk, words_of
+from weighbridge.io.location import walk
 from weighbridge.io.source import Source, Window
 
+# A lone surrogate, which no JSON holds.
+_LONE: Final = re.compile("[\ud800-\udfff]")
 #: Fewer bytes between two tensors (padding) are stored with the first one.
 _PADDING: Final = 4096
 #: A delta of at most this share of the chunk is taken without trying the other way.
 _GOOD: Final = 0.5
 
 
-class TensorPlace(NamedTuple):
+class StoredTensor(NamedTuple):
     """The bytes of a tensor in a file."""
 
     name: str
@@ -36,7 +41,7 @@ class BasePlace(NamedTuple):
     """The bytes of a tensor in file `number` of a base."""
 
     number: int
-    place: TensorPlace
+    place: StoredTensor
 
 
 class PlannedRecord(NamedTuple):
@@ -64,20 +69,15 @@ class PlannedRecord(NamedTuple):
         return self.size + OVERHEAD * self.chunks
 
 
-def places_of(source: Source) -> tuple[TensorPlace, ...]:
+def places_of(source: Source) -> tuple[StoredTensor, ...]:
     """The tensors whose bytes are in a file as they are; none if Weighbridge doesn't read it."""
     try:
         index = parse(source)
     except (UnsupportedError, RefusedError):
         return ()
-    return tuple(_places(index, source))
-
-
-def _places(index: Index, source: Source) -> Iterator[TensorPlace]:
-    for entry in index.whole():
-        start = _offset_in(source, index.files[entry.file], entry.offset)
-        if start is not None:
-            yield TensorPlace(entry.name, entry.dtype, entry.shape, start, start + entry.nbytes)
+    starts = [(entry, _offset_in(source, index.files[entry.file], entry.offset)) for entry in index.whole()]
+    return tuple(StoredTensor(e.name, e.dtype, e.shape, start, start + e.nbytes)
+                 for e, start in starts if start is not None)  # fmt: skip
 
 
 def _offset_in(source: Source, part: Source, offset: int) -> int | None:
@@ -87,20 +87,25 @@ def _offset_in(source: Source, part: Source, offset: int) -> int | None:
     return offset if part is source else None
 
 
+def files_of(src: Path) -> list[Path]:
+    """The files of a folder, or the file itself."""
+    return sorted(base / name for base, _, names in walk(src) for name in names) if src.is_dir() else [src]
+
+
 def planned_records(
-    size: int, places: Sequence[TensorPlace], base: Mapping[str, BasePlace], base_sizes: Sequence[int]
+    size: int, places: Sequence[StoredTensor], base: Mapping[str, BasePlace], base_sizes: Sequence[int]
 ) -> tuple[PlannedRecord, ...]:
     """The records of a file of `size` bytes, which cover it. Of tensors that share bytes, the first one counts."""
     starts = sorted((p for p in places if p.start < p.end <= size), key=lambda p: (p.start, -p.end))
-    kept: list[TensorPlace] = []
+    kept: list[StoredTensor] = []
     for place in starts:
         if not kept or place.start >= kept[-1].end:
             kept.append(place)
     records: list[PlannedRecord] = []
     names: set[str] = {METADATA}
 
-    def add(name: str, start: int, end: int, place: TensorPlace | None) -> None:
-        if name in names or name.startswith(UNNAMED.split(".")[0]) or not _is_text(name):
+    def add(name: str, start: int, end: int, place: StoredTensor | None) -> None:
+        if name in names or not name or name.startswith(PACKED_KEY) or _LONE.search(name):
             name = f"{UNNAMED}{len(records)}"
         names.add(name)
         records.append(_with_base(PlannedRecord(name, start, end, place and place.dtype), place, base, base_sizes))
@@ -132,15 +137,8 @@ def _readable_head(record: PlannedRecord, names: Container[str]) -> Iterator[Pla
     yield record._replace(name=rest, start=cut, base_offset=record.base_offset + cut - record.start)
 
 
-def _is_text(name: str) -> bool:
-    try:
-        return bool(name.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def _with_base(
-    record: PlannedRecord, place: TensorPlace | None, base: Mapping[str, BasePlace], sizes: Sequence[int]
+    record: PlannedRecord, place: StoredTensor | None, base: Mapping[str, BasePlace], sizes: Sequence[int]
 ) -> PlannedRecord:
     """The record as a delta, if the base has a tensor of its name, type and shape."""
     found = base.get(place.name) if place is not None else None

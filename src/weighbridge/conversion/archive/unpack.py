@@ -11,14 +11,15 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.wbpack.archive import BaseFile, is_packed, read_archive
-from weighbridge.containers.wbpack.source import PackedSource
+from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.conversion.archive.options import UnpackOptions
+from weighbridge.conversion.archive.records import files_of
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.bases import open_base
-from weighbridge.io.location import open_source, walk
+from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
 from weighbridge.models.locate import locate
 
@@ -27,8 +28,9 @@ def plan_unpack(src: Path, target: Path, options: UnpackOptions) -> Plan:
     """Plans to unpack a file, or all packed files of a folder; its other files are copied. UsageError if none is
     packed."""
     folder = src.is_dir()
-    paths = sorted(base / name for base, _, names in walk(src) for name in names) if folder else [src]
-    bases = _bases(options)
+    paths = files_of(src)
+    weights = () if options.base is None else locate(resolve_path(options.base)).weights
+    bases = {(path.name, path.stat().st_size): path for path in weights}
     files, packed = [], 0
     for path in paths:
         name = path.relative_to(src).as_posix() if folder else target.name
@@ -49,13 +51,7 @@ def _original(name: str, source: Source, bases: Mapping[tuple[str, int], Path], 
     if folder and archive.name and Path(archive.name).name == archive.name:
         name = (Path(name).parent / archive.name).as_posix()
     opened = _opened(source, archive.bases, bases) if bases else None
-    return replace(writers.raw(name, PackedSource(source, archive, opened)), digest=("sha256", archive.sha256))
-
-
-def _bases(options: UnpackOptions) -> dict[tuple[str, int], Path]:
-    if options.base is None:
-        return {}
-    return {(path.name, path.stat().st_size): path for path in locate(resolve_path(options.base)).weights}
+    return replace(writers.raw(name, OriginalSource(source, archive, opened)), digest=("sha256", archive.sha256))
 
 
 def _opened(packed: Source, files: Sequence[BaseFile], known: Mapping[tuple[str, int], Path]) -> list[Source]:

@@ -9,7 +9,6 @@ from typing import Final
 from weighbridge.base.limits import MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import tar as tars
-from weighbridge.containers.wbpack.container import original
 from weighbridge.io.decompress import UnpackSource, codec_of
 from weighbridge.reports.scan.model import Part, Piece, escape
 
@@ -43,6 +42,8 @@ def not_unpacked(part: Part) -> Iterator[Piece]:
 
 def packed(part: Part) -> Iterator[Piece]:
     """Scans the original of a packed file."""
+    from weighbridge.containers.wbpack.container import original  # late: few files are packed
+
     part.budget.spend(members=1)
     inside = original(part.source)
     yield part.inside(inside.archive.name or "(original)", inside)
