@@ -96,6 +96,7 @@ SHARED: Mapping[str, str] = {
     "output": "the place to write to", "overwrite": "replace what is there", "tensor": "the name of a tensor",
     "dry_run": "write nothing", "runtime": "the program that runs a model", "port": "a port to listen on",
     "device": "a GPU or a size of memory", "hard_link": "several names for one file", "type": "a type of wb quantize",
+    "base": "the base of an adapter or a delta",
     "text": "a text that a model reads", "context": "tokens that a model sees at once",
     "resume": "continue an interrupted run", "jobs": "threads", "to": "a format", "dtype": "the type of numbers",
     "algo": "the digest", "signature": "the file of a signature", "key": "a signer's key",

@@ -93,6 +93,8 @@ CLASSES: dict[tuple[str, str], type] = {
     ("transform", "renamed tensor"): operations.RenamedTensor,
     ("transform", "cut tensor"): operations.ResizedTensor,
     ("transform", "changed key"): operations.KeyChange,
+    ("pack-plan", ""): pack.DescribedPack,
+    ("pack-plan", "file to pack"): pack.DescribedFile,
     ("pack", ""): pack.PackReport,
     ("pack", "packed file"): pack.PackedFileReport,
     ("extract-lora", ""): extraction.ExtractReport,

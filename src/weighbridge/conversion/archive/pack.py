@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
@@ -106,6 +106,29 @@ class FileToPack:
         return header + sum(record.most for record in self.records) + self.index_size
 
 
+@dataclass(frozen=True)
+class DescribedFile:
+    """A file of a plan. `records`: its runs of bytes; `deltas`: those that have a base."""
+
+    name: str
+    bytes: int
+    packed: bool
+    records: int
+    deltas: int
+
+
+@dataclass(frozen=True)
+class DescribedPack:
+    """The plan of `wb pack` as plain data. `bytes`: of the source's files."""
+
+    source: str
+    target: str
+    bytes: int
+    files: tuple[DescribedFile, ...]
+    notes: tuple[str, ...]
+    schema: str = "weighbridge/pack-plan/1"
+
+
 @dataclass(frozen=True, repr=False)
 class PackPlan(Closing):
     """The plan of `wb pack`. Close it, or run it in a `with`."""
@@ -125,18 +148,13 @@ class PackPlan(Closing):
 
     def describe(self) -> dict[str, Any]:
         """The plan as plain data."""
-        return {
-            "schema": "weighbridge/pack-plan/1",
-            "source": self.source,
-            "target": str(self.target),
-            "bytes": sum(file.source.size for file in self.files),
-            "files": [
-                {"name": file.name, "bytes": file.source.size, "packed": bool(file.records),
-                 "records": len(file.records), "deltas": sum(r.base is not None for r in file.records)}
-                for file in self.files
-            ],
-            "notes": link_notes(self.target),
-        }  # fmt: skip
+        files = tuple(
+            DescribedFile(file.name, file.source.size, bool(file.records), len(file.records),
+                          sum(r.base is not None for r in file.records))
+            for file in self.files
+        )  # fmt: skip
+        size = sum(file.bytes for file in files)
+        return asdict(DescribedPack(self.source, str(self.target), size, files, tuple(link_notes(self.target))))
 
     def run(self, progress: Progress | None = None) -> PackReport:
         """Packs. After an error nothing remains, except with `resume`. Raises ChangedError if a source changes."""
