@@ -2,8 +2,8 @@
 
     python benchmarks/packing.py [ROUNDS]
 
-Times are of the processor, one thread, without reading or writing files. The weights are normal, in bf16, f32 and FP8, and
-a fine-tune of the bf16 ones (steps of 2e-5) as a delta to them.
+Times are of the processor, one thread, without reading or writing files. The weights are normal, in bf16, f32 and FP8,
+and a fine-tune of the bf16 ones (steps of 2e-5) as a delta to them.
 """
 
 from __future__ import annotations

@@ -53,11 +53,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from weighbridge.api.archiving import pack, plan_pack, plan_unpack, unpack
     from weighbridge.api.comparing import compare_quantized
+    from weighbridge.api.copying import fetch, pack, plan_fetch, plan_pack, plan_unpack, unpack
     from weighbridge.api.editing import edit, plan_edit
     from weighbridge.api.extracting import extract_lora, plan_extract_lora
-    from weighbridge.api.fetching import fetch, plan_fetch
     from weighbridge.api.loading import from_pretrained, load
     from weighbridge.api.looking import get, ls, stats
     from weighbridge.api.objects import Model, Tensor, open
@@ -146,11 +145,10 @@ __all__ = [
 
 # Module -> the public names in it.
 _MODULES: Final = {
-    "api.archiving": "pack plan_pack plan_unpack unpack",
     "api.comparing": "compare_quantized",
     "api.editing": "edit plan_edit",
     "api.extracting": "extract_lora plan_extract_lora",
-    "api.fetching": "fetch plan_fetch",
+    "api.copying": "fetch pack plan_fetch plan_pack plan_unpack unpack",
     "api.loading": "from_pretrained load",
     "api.looking": "get ls stats",
     "api.objects": "Model Tensor open",
