@@ -182,6 +182,9 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
                 files.append(FileToPack(name, path.name, source))
         if not any(file.records for file in files):
             raise UsageError(f"{src} has nothing to pack", hint="its weights are empty files")
+        if bases and not any(record.base is not None for file in files for record in file.records):
+            raise UsageError(f"{options.base} has no tensor of {src} with the same type and shape",
+                             hint="pack without --base")  # fmt: skip
         states = tuple(state_of(path) for path in (*paths, *base_paths))
         return PackPlan(str(src), target, folder, tuple(files), tuple(base_paths), bases, states, options,
                         OpenTogether(stack))  # fmt: skip

@@ -31,15 +31,18 @@ def plan_unpack(src: Path, target: Path, options: UnpackOptions) -> Plan:
     paths = files_of(src)
     weights = () if options.base is None else locate(resolve_path(options.base)).weights
     bases = {(path.name, path.stat().st_size): path for path in weights}
-    files, packed = [], 0
+    files, packed, deltas = [], 0, 0
     for path in paths:
         name = path.relative_to(src).as_posix() if folder else target.name
         source = open_source(path)
         whole = not is_packed(source)
         packed += not whole
+        deltas += not whole and bool(read_archive(source).bases)
         files.append(writers.raw(name, source) if whole else _original(name, source, bases, folder))
     if not packed:
         raise UsageError(f"{src} isn't packed", hint="wb pack SRC DST packs it")
+    if bases and not deltas:
+        raise UsageError(f"--base doesn't apply to {src}, which isn't a delta", hint="leave it out")
     note = (f"{plural(len(files) - packed, 'other file')} copied",) if len(files) > packed else ()
     return Plan(str(src), target, "files", folder, tuple(files), notes=note, write=options,
                 sources=tuple(map(state_of, paths)))  # fmt: skip
