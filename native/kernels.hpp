@@ -129,6 +129,34 @@ struct RoundingRule {
   Run multiplied = nullptr;                         // in F32, by the scale instead of divided by it
 };
 
+// How the words of a chunk become planes of bytes (docs/wbpack.md): `width` bytes each, 1, 2, 4 or 8.
+struct WordOptions {
+  u32 width;
+  u32 transform;  // PLAIN ... FLOAT_DELTA
+
+  enum : u32 { PLAIN, ROTATED, DELTA, FLOAT_DELTA, TRANSFORMS };
+};
+
+// A prefix code of bytes, for a decoder that looks at LOOKUP bits at a time.
+struct PrefixTable {
+  static constexpr u32 LOOKUP = 11;  // bits, and the longest code
+  static constexpr u32 MOST = 4;     // symbols of an entry
+  // By the next bits: how many of them the entry's symbols take (bits 0-7), how many symbols (8-15), the symbols (32-63).
+  u64 entries[size_t(1) << LOOKUP];
+  u8 lengths[256];
+};
+
+// A byte's code, as it is written from the lowest bit on.
+struct PrefixCode {
+  u16 bits;
+  u16 length;
+};
+
+struct Stream {
+  const u8* data;
+  size_t size;
+};
+
 // The kernels that aren't of one number type: (result, name, parameters). Scales and zeros are f32 unless a type is given.
 #define WB_KERNELS(X)                                                                                                   \
   X(void, cast, (const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts&))                      \
@@ -150,7 +178,20 @@ struct RoundingRule {
   X(void, pack_codes, (int bits, const u8* src, u8* dst, size_t n))                                                     \
   /* src == dst is fine */                                                                                              \
   X(void, byteswap, (const u8* src, u8* dst, size_t n, u32 word))                                                       \
-  X(void, gather, (const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes))
+  X(void, gather, (const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes))                           \
+  /* n words to planes of n bytes, one after the other, and from planes anywhere; base: null without a delta */         \
+  X(void, split_planes, (const WordOptions&, const u8* src, const u8* base, u8* planes, size_t n))                      \
+  X(void, join_planes, (const WordOptions&, const u8* const* planes, const u8* base, u8* dst, size_t n))                \
+  /* adds to 256 counters */                                                                                            \
+  X(void, count_bytes, (const u8* src, size_t n, u32* counts))                                                          \
+  /* returns the bytes written, at most n * 11 / 8 + 8; dst has room for 8 more */                                      \
+  X(size_t, prefix_encode, (const PrefixCode*, const u8* src, u8* dst, size_t n))                                       \
+  /* four streams of a quarter of the n bytes each; false if one doesn't end where it should */                         \
+  X(bool, prefix_decode, (const PrefixTable&, const Stream* streams, u8* dst, size_t n))                                \
+  /* bit i of mask: byte i isn't `common`; those are written to `others`, which has room for n; returns how many */     \
+  X(size_t, sparse_split, (u8 common, const u8* src, u8* mask, u8* others, size_t n))                                   \
+  /* may read 8 bytes beyond the end of `others` */                                                                     \
+  X(void, sparse_join, (u8 common, const u8* mask, const u8* others, u8* dst, size_t n))
 
 // All kernels of one level.
 struct Table {

@@ -1,5 +1,6 @@
 // The Python module weighbridge._native: names, docstrings and conversions. calls.cpp checks and runs. Functions only, no
 // classes, and no state but the level.
+#include "archive.hpp"
 #include "calls.hpp"
 #include "dispatch.hpp"
 #include "headers.hpp"
@@ -168,6 +169,10 @@ nb::tuple plain_pickle_end(Bytes buffer, Bytes names) {
 std::string_view view(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data), bytes.size}; }
 nb::str text(std::string_view s) { return nb::str(s.data(), s.size()); }
 
+size_t pack_chunk(u32 width, u32 transform, Bytes src, Bytes base, MutableBytes out) {
+  return archive::pack({width, transform}, src, base, out);
+}
+
 // entry(name, dtype, shape, offset in the file, bytes) of each tensor by name, in the order of their bytes, and the
 // metadata; None of a header that isn't plain. `dtypes`: the object of each row of `types`.
 nb::object plain_safetensors(Bytes json, Bytes types, u64 start, u64 size, nb::tuple dtypes, nb::object entry) {
@@ -258,6 +263,10 @@ NB_MODULE(_native, m) {
         "Reverse the bytes of every word; in place is fine.");
   m.def("gather", calls::gather, "src"_a, "index"_a, "row_bytes"_a, "out"_a, Unlocked(),
         "Rows of src in the order of an int64 index.");
+  m.def("pack_chunk", pack_chunk, "width"_a, "transform"_a, "src"_a, "base"_a, "out"_a, Unlocked(),
+        "A chunk of a packed file; its size in `out`, which has room for 64 bytes more than the chunk.");
+  m.def("unpack_chunk", archive::unpack, "src"_a, "base"_a, "out"_a, Unlocked(),
+        "Fill `out` with a chunk of a packed file. `base`: as many bytes, for a delta; else empty.");
   m.def("skip_strings", skip_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a, Unlocked(),
         "Step over GGUF strings: (position, how many were whole).");
   m.def("string_offsets", string_offsets, "buffer"_a, "at"_a, "width"_a, "big_endian"_a, "out"_a, Unlocked(),

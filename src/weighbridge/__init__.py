@@ -39,6 +39,7 @@ the same for every verb. Keywords are the options of the command.
     wb.rename(src, dst, strip_prefix="module.")               wb.strip(checkpoint, dst)
     wb.slice(src, dst, layers="0-15")                         wb.edit(file, set={"general.name": "Mine"})
     wb.extract_lora(base, tuned, adapter, rank=32)
+    wb.pack("model/", "packed/")                              wb.unpack("packed/", "model/")
     wb.ship("ollama", "model.gguf", "my-model")
     wb.save({"w": array}, "out.gguf", dtype="q8_0", metadata={"general.architecture": "mine"})
     wb.save_checkpoint(folder, model=model, optimizer=opt)    wb.load_checkpoint(folder, model=model)
@@ -53,9 +54,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from weighbridge.api.comparing import compare_quantized
+    from weighbridge.api.copying import fetch, pack, plan_fetch, plan_pack, plan_unpack, unpack
     from weighbridge.api.editing import edit, plan_edit
     from weighbridge.api.extracting import extract_lora, plan_extract_lora
-    from weighbridge.api.fetching import fetch, plan_fetch
     from weighbridge.api.loading import from_pretrained, load
     from weighbridge.api.looking import get, ls, stats
     from weighbridge.api.objects import Model, Tensor, open
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
         strip,
     )
     from weighbridge.base import errors
+    from weighbridge.conversion.archive.pack import PackPlan, PackReport
     from weighbridge.conversion.extraction.plan import ExtractPlan, ExtractReport
     from weighbridge.conversion.options import (
         AdapterOptions,
@@ -126,18 +128,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DcpOptions",
-    "DiffReport", "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
-    "InspectReport", "LineageReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "ProveReport",
-    "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport", "SchemeOptions",
-    "ServedPage", "ShipPlan", "ShipReport", "SignReport", "SourceOptions", "Tensor", "TextQualityReport",
-    "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "choose",
-    "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view", "extract_lora", "fetch",
-    "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "lineage", "load",
-    "load_checkpoint", "ls", "merge", "open", "plan_convert", "plan_edit", "plan_extract_lora", "plan_fetch",
-    "plan_imatrix", "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_ship", "plan_slice",
-    "plan_split", "plan_strip", "prove", "provider", "quality", "quantize", "rename", "save", "save_checkpoint",
-    "sbom", "scan", "ship", "sign", "slice", "split", "stats", "strip", "verify", "view", "widget",
+    "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DcpOptions", "DiffReport",
+    "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport",
+    "LineageReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "PackPlan", "PackReport", "Plan",
+    "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport",
+    "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SignReport", "SourceOptions", "Tensor",
+    "TextQualityReport", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy",
+    "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view", "extract_lora",
+    "fetch", "fit", "from_pretrained", "get", "hash", "identify", "imatrix", "inspect", "inspect_imatrix", "lineage",
+    "load", "load_checkpoint", "ls", "merge", "open", "pack", "plan_convert", "plan_edit", "plan_extract_lora",
+    "plan_fetch", "plan_imatrix", "plan_merge", "plan_pack", "plan_quantize", "plan_rename", "plan_save", "plan_ship",
+    "plan_slice", "plan_split", "plan_strip", "plan_unpack", "prove", "provider", "quality", "quantize", "rename",
+    "save", "save_checkpoint", "sbom", "scan", "ship", "sign", "slice", "split", "stats", "strip", "unpack", "verify",
+    "view", "widget",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -145,7 +148,7 @@ _MODULES: Final = {
     "api.comparing": "compare_quantized",
     "api.editing": "edit plan_edit",
     "api.extracting": "extract_lora plan_extract_lora",
-    "api.fetching": "fetch plan_fetch",
+    "api.copying": "fetch pack plan_fetch plan_pack plan_unpack unpack",
     "api.loading": "from_pretrained load",
     "api.looking": "get ls stats",
     "api.objects": "Model Tensor open",
@@ -155,6 +158,7 @@ _MODULES: Final = {
     "api.training": "load_checkpoint save_checkpoint",
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",
+    "conversion.archive.pack": "PackPlan PackReport",
     "conversion.extraction.plan": "ExtractPlan ExtractReport",
     "conversion.options": "AdapterOptions CheckpointOptions DcpOptions GgufOptions HfOptions MlxOptions NumpyOptions "
     "QuantizeOptions SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",

@@ -57,6 +57,8 @@ LINES: Final[dict[str, tuple[str, ...]]] = {
     "slice": ("{m} {out} --layers 0-0 --dry-run",),
     "fetch": ("{m} {out} --dry-run",),
     "dedupe": ("{m} --dry-run --json",),
+    "pack": ("{m} {out} --dry-run", "{file} {out}.safetensors"),
+    "unpack": ("{m} {out} --dry-run",),
     "edit": ("{file} --list", "{file} --set a=b --dry-run"),
 }
 #: They answer until they are stopped (tests/serve, tests/mount), run others of these, or read no file.

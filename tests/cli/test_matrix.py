@@ -27,7 +27,7 @@ from tests.signature.keys import make_key
 from weighbridge.cli.main import COMMANDS, common_options, load, main
 
 # Command -> the ways it is used. Words: FOLDER, GGUF, ST, PT, MLX (models), SUMS, TWINS (two files of the same bytes),
-# URL (a file elsewhere), OUT (a new path), COPY.gguf (one that may be changed).
+# PACKED (a packed model), URL (a file elsewhere), OUT (a new path), COPY.gguf (one that may be changed).
 USES: Mapping[str, Sequence[str]] = {
     "identify": ["FOLDER", "GGUF"],
     "inspect": ["FOLDER", "GGUF", "ST", "ST::a", "GGUF --tensors", "GGUF --tree", "GGUF --metadata", "IMATRIX"],
@@ -65,6 +65,8 @@ USES: Mapping[str, Sequence[str]] = {
     "choose": ["FOLDER --device rtx4090 --trusted", "--device rtx4090 --trusted"],
     "completion": ["bash"],
     "dedupe": ["TWINS --dry-run"],
+    "pack": ["FOLDER OUT", "ST OUT.safetensors", "ST OUT.safetensors --dry-run"],
+    "unpack": ["PACKED OUT"],
     "fetch": ["URL OUT", "URL OUT --dry-run"],
     "mount": ["FOLDER POINT"],
     "serve": ["FOLDER"],
@@ -228,6 +230,7 @@ def words(
         (here / "TWINS" / name / "model.safetensors").write_bytes(bytes(1 << 21))
     main(["convert", str(sources["folder"]), str(here / "MLX"), "--to", "mlx"])
     make_folder(here / "OTHER", tensors=llama_tensors(1))
+    main(["pack", str(sources["folder"]), str(here / "PACKED")])
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
     names = (
         "TYPES",
@@ -243,6 +246,7 @@ def words(
         "KEY",
         "PUB",
         "SIG",
+        "PACKED",
     )
     made = {word: here / word for word in names}
     found = {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}

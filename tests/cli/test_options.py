@@ -43,6 +43,8 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "rename": (wb.plan_rename, set(), set()),
     "slice": (wb.plan_slice, set(), set()),
     "fetch": (wb.plan_fetch, set(), set()),
+    "pack": (wb.plan_pack, set(), set()),
+    "unpack": (wb.plan_unpack, set(), set()),
     "edit": (wb.plan_edit, {"list", "get", "set_array"}, {"output"}),
     "ship": (wb.plan_ship, set(), {"name", "output"}),
     "view": (wb.view, {"overwrite", "values"}, set()),  # of export_view, which --output calls
@@ -94,6 +96,7 @@ SHARED: Mapping[str, str] = {
     "output": "the place to write to", "overwrite": "replace what is there", "tensor": "the name of a tensor",
     "dry_run": "write nothing", "runtime": "the program that runs a model", "port": "a port to listen on",
     "device": "a GPU or a size of memory", "hard_link": "several names for one file", "type": "a type of wb quantize",
+    "base": "the base of an adapter or a delta",
     "text": "a text that a model reads", "context": "tokens that a model sees at once",
     "resume": "continue an interrupted run", "jobs": "threads", "to": "a format", "dtype": "the type of numbers",
     "algo": "the digest", "signature": "the file of a signature", "key": "a signer's key",
@@ -162,7 +165,7 @@ def test_every_function_that_writes_accepts_the_same_options() -> None:
 def test_every_command_that_reads_a_model_accepts_a_family_table() -> None:
     """Not so: commands that look at no family."""
     without = {"identify", "ls", "du", "anatomy", "explain", "get", "scan", "choose", "hash", "fetch", "dedupe", "edit"}
-    without |= {"sign", "sbom"}
+    without |= {"sign", "sbom", "pack", "unpack"}
     without |= {"fleet", "serve", "mount", "completion", "arch"}
     have = {name for name, command in commands() if any(p.name == "arch_file" for p in command.params)}
     assert {row.name for row in COMMANDS} - without <= have

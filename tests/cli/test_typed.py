@@ -190,6 +190,8 @@ WRITERS: dict[str, list[str]] = {
     "lineage": ["lineage", "SRC", "SRC", "--svg", "DST"],
     "scan": ["scan", "SRC", "--sarif", "DST"],
     "fetch": ["fetch", "SRC", "DST"],
+    "pack": ["pack", "SRC", "DST"],
+    "unpack": ["unpack", "SRC", "DST"],
     "view": ["view", "SRC", "-o", "DST"],
     "ship": ["ship", "llama-server", "SRC", "-o", "DST"],
 }

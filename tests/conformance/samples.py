@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from tests.containers import ggml_files
+from tests.containers import ggml_files, packed_files
 from tests.containers.framework_files import llama2c
 from tests.reports.makers import gguf
 
@@ -178,7 +178,14 @@ def recorded(*names: str) -> Callable[[], list[bytes]]:
     return read
 
 
+def packed() -> list[bytes]:
+    """A packed safetensors file, and a packed GGUF."""
+    model = gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (2, 4))})
+    return [packed_files.small(), packed_files.packed_file([packed_files.Part("a", model)])]
+
+
 READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
+    "wbpack": packed,
     "gguf": lambda: [gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (2, 4))}, version=2)],
     "torch-zip": lambda: [torch_zip(), torch_zip(zipfile.ZIP_DEFLATED)],
     "torch-legacy": lambda: [torch_legacy()],

@@ -51,6 +51,7 @@ OTHERS = {
     "imatrix": "writes sums of activations, no tensor of the model: tests/forward/test_imatrix.py",
     "extract-lora": "writes an adapter: tests/models/test_lora_extract.py", "sign": "writes a signature",
     "plan": "writes nothing", "fetch": "copies files", "dedupe": "changes no byte", "ship": "copies files",
+    "pack": "keeps every byte: tests/conversion/test_archive.py", "unpack": "restores every byte",
     "fleet": "runs convert and quantize", "serve": "runs convert", "mount": "runs convert", "completion": "no model",
 }  # fmt: skip
 # (line, models): refused, with the words; nothing is written.

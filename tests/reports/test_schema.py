@@ -16,6 +16,7 @@ from weighbridge.base.plain import plain
 from weighbridge.cli.main import main
 from weighbridge.containers.base import Finding
 from weighbridge.conversion import transform
+from weighbridge.conversion.archive import pack
 from weighbridge.conversion.checkpoint import strip
 from weighbridge.conversion.extraction import plan as extraction
 from weighbridge.conversion.extraction.changes import ExtractedMatrix
@@ -92,6 +93,10 @@ CLASSES: dict[tuple[str, str], type] = {
     ("transform", "renamed tensor"): operations.RenamedTensor,
     ("transform", "cut tensor"): operations.ResizedTensor,
     ("transform", "changed key"): operations.KeyChange,
+    ("pack-plan", ""): pack.DescribedPack,
+    ("pack-plan", "file to pack"): pack.DescribedFile,
+    ("pack", ""): pack.PackReport,
+    ("pack", "packed file"): pack.PackedFileReport,
     ("extract-lora", ""): extraction.ExtractReport,
     ("extract-lora", "extracted matrix"): ExtractedMatrix,
     ("suggestions", ""): rename.Suggestions,
@@ -278,6 +283,12 @@ def test_what_extract_lora_prints_has_the_documented_types(tmp_path: Path, capsy
     base, tuned = make_folder(tmp_path / "base"), make_folder(tmp_path / "tuned", tensors=llama_tensors(1))
     parts = {"matrices": "extracted matrix"}
     documented(capsys, "extract-lora", parts, "extract-lora", base, tuned, tmp_path / "adapter", "--rank", "3")
+
+
+def test_what_pack_prints_has_the_documented_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(tmp_path / "m")
+    documented(capsys, "pack", {"files": "packed file"}, "pack", folder, tmp_path / "p")
+    documented(capsys, "pack-plan", {"files": "file to pack"}, "pack", folder, tmp_path / "q", "--dry-run")
 
 
 def test_what_strip_and_hash_print_has_the_documented_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

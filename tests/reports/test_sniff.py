@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.samples import dcp_metadata
+from tests.containers import packed_files
 from tests.containers.framework_files import llama2c, openvino, table
 from tests.examples import examples
 from tests.reports import makers as m
@@ -102,6 +103,7 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("gguf imatrix", m.gguf({"general.type": ("str", "imatrix")}, {"a.in_sum2": ("F32", (1, 4))}), "gguf", "imatrix"),
     ("gguf vocabulary", m.gguf({"general.architecture": ("str", "llama")} | TOKENS), "gguf", "vocab"),
     ("gguf control vector", m.gguf({"general.architecture": ("str", "controlvector")}), "gguf", "control-vector"),
+    ("packed", packed_files.small(), "wbpack", "safetensors"),
     ("npy", lambda: saved(np.save), "npy", ""),
     ("npz", lambda: saved(np.savez, a=np.ones(3)), "npz", ""),
     ("npz and notes", lambda: m.zipped({"a.npy": saved(np.save), "notes.txt": b"x"}), "npz", "mixed"),

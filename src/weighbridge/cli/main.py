@@ -81,6 +81,8 @@ COMMANDS: Final = (
     Verb("rename", "Rename tensors: prefixes, patterns, another dialect's names.", _CHANGE, ("mv",)),
     Verb("slice", "Extract layers, experts or tensors of a model.", _CHANGE, ("cut", "trim")),
     Verb("fetch", "Fetch remote files; resumes and verifies.", _CHANGE, ("download", "pull")),
+    Verb("pack", "Pack weights without loss, alone or as a delta to a base.", _CHANGE, ("compress", "zip")),
+    Verb("unpack", "Restore the original bytes of packed weights.", _CHANGE, ("decompress", "unzip")),
     Verb("dedupe", "Let identical files share their disk space.", _CHANGE),
     Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
     Verb("ship", "Hand a model to Ollama, LM Studio, a server, the Hub.", _CHANGE, ("deploy", "publish", "push")),

@@ -13,6 +13,9 @@ GGUF_MAGIC: Final = b"GGUF"
 #: The last bytes of TensorFlow's tables.
 TABLE_MAGIC: Final = bytes.fromhex("57fb808b247547db")
 LOGITS_MAGIC: Final = b"_logits_"
+#: Packed files: Safetensors files whose metadata begins with this key.
+PACKED, PACKED_KEY = "wbpack", "wbpack"
+PACKED_SIGN: Final = b'{"__metadata__":{"wbpack":"'
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
@@ -41,6 +44,7 @@ _GGUF: Final = (_recogniser("gguf.recognise:recognise", Rank.FIRST),)
 _GGML: Final = (_recogniser("ggml.recognise:recognise", Rank.FIRST),)
 _ZIP: Final = (_recogniser("sniff.archive:zip_members", Rank.MEMBERS),)
 _HDF5: Final = (_recogniser("sniff.detect:hdf5", Rank.MAGIC),)
+_PACKED: Final = (_recogniser("wbpack.container:recognise", Rank.MAGIC),)
 _COMPRESSED: Final = (_recogniser("sniff.detect:compressed", Rank.MAGIC),)
 _SAFETENSORS: Final = (_recogniser("sniff.detect:safetensors", Rank.HEADER),)
 _PROGRAM: Final = (_recogniser("sniff.archive:executable", Rank.PROGRAM),)
@@ -59,6 +63,9 @@ _IMATRIX: Final = (_recogniser("sniff.detect:imatrix_dat", Rank.LAST),)
 _LATE_ZIP: Final = (_recogniser("sniff.archive:prefixed_zip", Rank.LAST, any_start=True),)
 
 READ: Final = (
+    Format(PACKED, "packed file (wb pack)", (), (".safetensors",), (Magic(8, PACKED_SIGN, "header of a packed file"),),
+           module="weighbridge.containers.wbpack.container", rewritten_as="safetensors", recognisers=_PACKED,
+           advice="every command reads it like the original; wb unpack FILE DST restores that"),
     Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
            target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
            dense_end=True, recognisers=_SAFETENSORS),

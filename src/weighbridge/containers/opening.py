@@ -5,17 +5,22 @@ from __future__ import annotations
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers import BUILT_IN, Format, by_suffix, reader
 from weighbridge.containers.base import Index
-from weighbridge.containers.formats import GGUF_MAGIC
+from weighbridge.containers.formats import GGUF_MAGIC, PACKED_SIGN
 from weighbridge.io.source import Source
 
 
 def format_of(source: Source) -> Format:
     """The format that reads `source`, by its bytes. UnsupportedError names the actual format and the next step. The
     two most common formats are recognised by their first bytes; all others by `sniff`."""
-    head = source.head(9)
+    head = source.head(8 + len(PACKED_SIGN))
     if head[:4] == GGUF_MAGIC:
         return BUILT_IN["gguf"]
-    if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
+    if (
+        len(head) > 8
+        and head[8:9] in b"{ "
+        and head[8:] != PACKED_SIGN
+        and int.from_bytes(head[:8], "little") <= source.size - 8
+    ):
         return BUILT_IN["safetensors"]
     from weighbridge.containers.sniff.detect import sniff
 

@@ -20,6 +20,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, titled
+from weighbridge.containers.formats import PACKED
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
@@ -155,7 +156,9 @@ class Folder:
         return FileLine(name, size, file.format, file.variant, file.damage, name_lies(name, file.format))
 
     def of(self, *formats: str, top: bool = True) -> list[FileLine]:
-        return [line for line in self.lines if line.format in formats and (not top or line.name in self.top)]
+        """The files of these formats, packed ones too."""
+        lines = [line for line in self.lines if not top or line.name in self.top]
+        return [line for line in lines if (line.variant if line.format == PACKED else line.format) in formats]
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from weighbridge.conversion.plan.contents import PlanContents, PlannedFile, Slab
 from weighbridge.conversion.plan.fingerprint import key_of, samples_of
 from weighbridge.conversion.plan.read_ahead import Task, announced
 from weighbridge.conversion.result import Progress, Result
+from weighbridge.io.location import is_remote
 from weighbridge.io.sink import AnySink, Origin, OutFile, UploadFile, open_sink
 from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import FileSource
@@ -133,7 +134,8 @@ def _check_sources(plan: PlanContents, samples: Sequence[str], sink: AnySink) ->
 
 
 def _check_digests(outs: Outs, sink: AnySink, plan: PlanContents, progress: Progress | None) -> None:
-    """Reads back the files with a required digest. Raises RemoteError and drops the journal if one differs."""
+    """Reads back the files with a required digest. Raises RemoteError, or FormatError for a source on this
+    machine, and drops the journal if one differs."""
     checked = [(file, out, *file.digest) for file, out in outs if file.digest]
     total, done = sum(out.size for _, out, _, _ in checked), 0
     with Workers(plan.write.workers, "digest") as pool:
@@ -141,8 +143,10 @@ def _check_digests(outs: Outs, sink: AnySink, plan: PlanContents, progress: Prog
         for (file, out, algorithm, digest), future in zip(checked, futures, strict=True):
             if future.result() != digest:
                 sink.forget()
-                raise RemoteError(f"{file.name} isn't what {plan.source} lists: its {algorithm} differs",
-                                  hint="try again; nothing was kept")  # fmt: skip
+                message = f"{file.name} isn't what {plan.source} lists: its {algorithm} differs"
+                raise (RemoteError if is_remote(plan.source) else FormatError)(
+                    message, hint="try again; nothing was kept"
+                )
             done += out.size
             if progress is not None:
                 progress(done, total, "verifying")

@@ -44,15 +44,16 @@ def sync_file(fd: int, *, times: bool = True) -> None:
 class OutFile:
     """One file being written by position, from any thread."""
 
-    def __init__(self, path: Path, size: int, *, again: bool = False) -> None:
-        """`again`: a file that is there already, of that size, is written on."""
+    def __init__(self, path: Path, size: int, *, again: bool = False, reserved: bool = True) -> None:
+        """`again`: a file that is there already, of that size, is written on. `reserved`: its disk space is allocated
+        first."""
         self.path, self.size = path, size
         kind = os.O_RDWR | (getattr(os, "O_NOFOLLOW", 0) if again else os.O_CREAT | os.O_EXCL)
         flags = kind | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(path, flags, 0o666)  # mode as any normal file: the umask decides
         self._lock = threading.Lock()
         try:
-            _preallocate(self._fd, size)
+            _preallocate(self._fd, size) if reserved else os.ftruncate(self._fd, size)
         except BaseException:
             self.close()
             raise
@@ -102,6 +103,13 @@ class OutFile:
         """Returns the digest ("sha256" or "git") of the written file."""
         with FileSource(self.path) as source:
             return digest_of(source, algo)
+
+    def shrink(self, size: int) -> None:
+        """Cuts the file, whose size was a bound, to `size` bytes."""
+        if not 0 <= size <= self.size:
+            raise UsageError(f"a file of {self.size} bytes can't shrink to {size}")
+        os.ftruncate(self._fd, size)
+        self.size = size
 
     def fileno(self) -> int:
         """The descriptor, for calls of the system that share blocks."""

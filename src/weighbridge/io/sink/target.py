@@ -27,7 +27,8 @@ class Sink(Staging):
     for a resumable write; `done` has the pieces finished by earlier runs.
 
     `overwrite` replaces a file, or a folder that contains only `names`, the files that will be written;
-    `replace_folder` replaces any folder. `parents` creates more than one missing folder above the target."""
+    `replace_folder` replaces any folder. `parents` creates more than one missing folder above the target. `reserved`:
+    disk space is allocated first; otherwise a file's size may be a bound, and `OutFile.shrink` sets it."""
 
     def __init__(
         self,
@@ -40,12 +41,13 @@ class Sink(Staging):
         parents: bool = False,
         names: Collection[str] = (),
         key: Mapping[str, str] | None = None,
+        reserved: bool = True,
     ) -> None:
         check_target(target, overwrite=overwrite or (folder and replace_folder), parents=parents, folder=folder)
         self.target = Path(target)
         self.folder, self.overwrite = folder, overwrite or (folder and replace_folder)
         self._spared = None if replace_folder else frozenset(names)
-        self._key = key
+        self._key, self._reserved = key, reserved
         self._journal: Journal | None = None
         self._real = resolved(self.target)  # a symlink stays: its target is replaced
         mine = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
@@ -129,7 +131,8 @@ class Sink(Staging):
         path = self._inside(name) if self.folder else self._stage
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
+            again = self._journal is not None and self._again(path, size)
+            out = OutFile(path, size, again=again, reserved=self._reserved)
         except FileExistsError:
             twin = next((f.path for f in self._open if f.path.name.casefold() == path.name.casefold()), path)
             if twin == path:

@@ -40,6 +40,15 @@ def not_unpacked(part: Part) -> Iterator[Piece]:
                        consequence="joblib and others unpack it on loading: unpack it and scan that")  # fmt: skip
 
 
+def packed(part: Part) -> Iterator[Piece]:
+    """Scans the original of a packed file."""
+    from weighbridge.containers.wbpack.container import original  # late: few files are packed
+
+    part.budget.spend(members=1)
+    inside = original(part.source)
+    yield part.inside(inside.archive.name or "(original)", inside)
+
+
 # ---- tar ------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,81 @@
+"""The format of packed files: the functions of every format, which pass the original to its own format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.containers import BUILT_IN, find
+from weighbridge.containers.base import Finding, Index, Region
+from weighbridge.containers.format import Format
+from weighbridge.containers.formats import PACKED
+from weighbridge.containers.opening import format_of
+from weighbridge.containers.safetensors import container as safetensors
+from weighbridge.containers.sniff.detect import sniff
+from weighbridge.containers.sniff.probe import Hit, Probe
+from weighbridge.containers.wbpack.archive import read_archive
+from weighbridge.containers.wbpack.source import OriginalSource
+from weighbridge.io.source import Source
+
+
+def original(source: Source) -> OriginalSource:
+    """The original of a packed file."""
+    return OriginalSource(source, read_archive(source))
+
+
+def _inside(source: Source) -> tuple[Format, OriginalSource]:
+    inside = original(source)
+    format = format_of(inside)
+    if format.name == PACKED:
+        raise FormatError("a packed file is packed again", path=source.name, hint=f"wb unpack {source.name} DST")
+    return format, inside
+
+
+def parse(source: Source) -> Index:
+    """The index of the original."""
+    format, inside = _inside(source)
+    return format.parse(inside)
+
+
+def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
+    """The readable part of the original, with all its problems."""
+    format, inside = _inside(source)
+    return format.examine(inside)
+
+
+def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
+    """As `examine`, including tensors with incomplete data."""
+    format, inside = _inside(source)
+    return format.headers(inside)
+
+
+def regions(source: Source) -> Iterator[Region]:
+    """The regions of the packed file: its header, and the packed bytes of each tensor."""
+    yield from safetensors.regions(source)
+
+
+def recognise(probe: Probe) -> Hit:
+    """A file with the first bytes of a packed file, and the format of its original."""
+    evidence: tuple[str, ...] = ("the header of a packed file",)
+    try:
+        inside = original(probe.source)
+        archive = inside.archive
+        name, damage = _identity(inside)
+    except WeighbridgeError as error:
+        reason = error.reason if isinstance(error, FormatError) else error.message
+        return Hit(PACKED, evidence=evidence, confidence="likely", damage=(reason,))
+    evidence += (f"packed: {(find(name) or BUILT_IN['unknown']).title}",)
+    detail = {"inside": name, "bytes": archive.size} | ({"name": archive.name} if archive.name else {})
+    if archive.bases:
+        evidence += (f"a delta to {', '.join(base.name for base in archive.bases)}",)
+        detail["bases"] = [base.name for base in archive.bases]
+    return Hit(PACKED, name, evidence, detail=detail, damage=damage)
+
+
+def _identity(inside: OriginalSource) -> tuple[str, tuple[str, ...]]:
+    """The format of the original and its visible damage; of a delta whose base is missing, by its first bytes."""
+    try:
+        identity = sniff(inside)
+    except UnsupportedError:
+        return format_of(inside).name, ()
+    return identity.format, identity.damage

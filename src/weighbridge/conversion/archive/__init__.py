@@ -1,0 +1,1 @@
+"""Packs files of weights without loss, and unpacks them (docs/wbpack.md)."""

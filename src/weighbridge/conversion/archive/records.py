@@ -1,0 +1,172 @@
+"""The records of a file that is packed: which bytes are whose tensor's, and how their words are stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.limits import SNIFF_HEAD
+from weighbridge.base.spec import Shape
+from weighbridge.containers.formats import PACKED_KEY
+from weighbridge.containers.opening import parse
+from weighbridge.containers.safetensors.layout import METADATA
+from weighbridge.containers.wbpack.archive import CHUNK, OVERHEAD, UNNAMED
+from weighbridge.containers.wbpack.codec import Transform, pack_chunk, words_of
+from weighbridge.io.location import walk
+from weighbridge.io.source import Source, Window
+
+# A lone surrogate, which no JSON holds.
+_LONE: Final = re.compile("[\ud800-\udfff]")
+#: Fewer bytes between two tensors (padding) are stored with the first one.
+_PADDING: Final = 4096
+#: A delta of at most this share of the chunk is taken without trying the other way.
+_GOOD: Final = 0.5
+
+
+class StoredTensor(NamedTuple):
+    """The bytes of a tensor in a file."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    start: int
+    end: int
+
+
+class BasePlace(NamedTuple):
+    """The bytes of a tensor in file `number` of a base."""
+
+    number: int
+    place: StoredTensor
+
+
+class PlannedRecord(NamedTuple):
+    """Bytes [start, end) of a file that are stored under `name`. `base`: the number of the base's file that has as many
+    bytes from `base_offset` on; None without a delta."""
+
+    name: str
+    start: int
+    end: int
+    dtype: DType | None
+    base: int | None = None
+    base_offset: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.size // CHUNK)
+
+    @property
+    def most(self) -> int:
+        """Bytes that it can take, packed."""
+        return self.size + OVERHEAD * self.chunks
+
+
+def places_of(source: Source) -> tuple[StoredTensor, ...]:
+    """The tensors whose bytes are in a file as they are; none if Weighbridge doesn't read it."""
+    try:
+        index = parse(source)
+    except (UnsupportedError, RefusedError):
+        return ()
+    starts = [(entry, _offset_in(source, index.files[entry.file], entry.offset)) for entry in index.whole()]
+    return tuple(StoredTensor(e.name, e.dtype, e.shape, start, start + e.nbytes)
+                 for e, start in starts if start is not None)  # fmt: skip
+
+
+def _offset_in(source: Source, part: Source, offset: int) -> int | None:
+    """The offset in a file of a byte of its part; None if the part isn't a window of the file."""
+    while isinstance(part, Window) and part is not source:
+        offset, part = part.offset + offset, part.parent
+    return offset if part is source else None
+
+
+def files_of(src: Path) -> list[Path]:
+    """The files of a folder, or the file itself."""
+    return sorted(base / name for base, _, names in walk(src) for name in names) if src.is_dir() else [src]
+
+
+def planned_records(
+    size: int, places: Sequence[StoredTensor], base: Mapping[str, BasePlace], base_sizes: Sequence[int]
+) -> tuple[PlannedRecord, ...]:
+    """The records of a file of `size` bytes, which cover it. Of tensors that share bytes, the first one counts."""
+    starts = sorted((p for p in places if p.start < p.end <= size), key=lambda p: (p.start, -p.end))
+    kept: list[StoredTensor] = []
+    for place in starts:
+        if not kept or place.start >= kept[-1].end:
+            kept.append(place)
+    records: list[PlannedRecord] = []
+    names: set[str] = {METADATA}
+
+    def add(name: str, start: int, end: int, place: StoredTensor | None) -> None:
+        if name in names or not name or name.startswith(PACKED_KEY) or _LONE.search(name):
+            name = f"{UNNAMED}{len(records)}"
+        names.add(name)
+        records.append(_with_base(PlannedRecord(name, start, end, place and place.dtype), place, base, base_sizes))
+
+    if size and (not kept or kept[0].start):
+        add(UNNAMED, 0, kept[0].start if kept else size, None)
+    ends = [*(place.start for place in kept[1:]), size]
+    for place, end in zip(kept, ends, strict=False):
+        if end - place.end < _PADDING:
+            add(place.name, place.start, end, place)
+        else:
+            add(place.name, place.start, place.end, place)
+            add(UNNAMED, place.end, end, None)
+    return tuple(piece for record in records for piece in _readable_head(record, names))
+
+
+def _readable_head(record: PlannedRecord, names: Container[str]) -> Iterator[PlannedRecord]:
+    """The record, without a delta in the file's first bytes: its format and header are read without the base."""
+    cut = record.start + -(-(SNIFF_HEAD - record.start) // 8) * 8  # whole words
+    if record.base is None or cut <= record.start:
+        yield record
+        return
+    alone = record._replace(base=None, base_offset=0)
+    rest = f"{UNNAMED}{record.name}"
+    if cut >= record.end or rest in names:
+        yield alone
+        return
+    yield alone._replace(end=cut)
+    yield record._replace(name=rest, start=cut, base_offset=record.base_offset + cut - record.start)
+
+
+def _with_base(
+    record: PlannedRecord, place: StoredTensor | None, base: Mapping[str, BasePlace], sizes: Sequence[int]
+) -> PlannedRecord:
+    """The record as a delta, if the base has a tensor of its name, type and shape."""
+    found = base.get(place.name) if place is not None else None
+    if found is None or place is None or (found.place.dtype, found.place.shape) != (place.dtype, place.shape):
+        return record
+    if found.place.start + record.size > sizes[found.number]:
+        return record
+    return record._replace(base=found.number, base_offset=found.place.start)
+
+
+def base_places(sources: Sequence[Source]) -> Mapping[str, BasePlace]:
+    """The tensors of a base's files by name. UsageError if it has none."""
+    found = {p.name: BasePlace(number, p) for number, source in enumerate(sources) for p in places_of(source)}
+    if not found:
+        raise UsageError("the base has no tensors that are stored as they are", hint="unpack or unzip it first")
+    return found
+
+
+def pack_best(dtype: DType | None, data: memoryview, base: memoryview | None) -> memoryview:
+    """The packed form of a chunk: alone or as a delta, whichever is smaller."""
+    width, alone, delta = words_of(dtype)
+    best = None if base is None else _packed(width, delta, data, base)
+    if best is None or len(best) > _GOOD * len(data):
+        other = _packed(width, alone, data, memoryview(b""))
+        best = other if best is None or len(other) < len(best) else best
+    return best
+
+
+def _packed(width: int, transform: Transform, data: memoryview, base: memoryview) -> memoryview:
+    out = memoryview(bytearray(len(data) + OVERHEAD))
+    return out[: pack_chunk(width, transform, data, base, out)]
