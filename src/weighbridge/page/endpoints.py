@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -78,10 +79,16 @@ def architecture(data: PageModels, model: int) -> Any:
 
 
 def findings(data: PageModels, model: int, control: Control) -> Any:
-    """The findings of verify and scan."""
+    """The verdict on a model: the answers on top of the page, its banners, and the findings of verify and scan."""
     from weighbridge.page.findings import findings
 
-    return findings(data.paths[model], len(data.models[model].index), control)
+    index = data.models[model].index
+    verdict = findings(data.paths[model], len(index), control)
+    numbers = {os.path.abspath(source.name): number for number, source in enumerate(index.files)}
+    for row in (*verdict["banners"], *verdict["findings"]):
+        if row["step"]:
+            row["step"]["file"] = numbers.get(os.path.abspath(row["step"].pop("path")))
+    return verdict
 
 
 def tensors(data: PageModels, model: int) -> Any:

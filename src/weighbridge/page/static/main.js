@@ -1,11 +1,12 @@
 // The page: reads what it is about, shows one panel at a time.
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
-import { ask, expect, holdsValues, isExported, joinFrame, readExported, takeToken } from "./api.js";
+import { ask, expect, holdsValues, isExported, joinFrame, readExported, stillThere, takeToken } from "./api.js";
 import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
-import { Choice, Name, Problem, useInSight, Waiting } from "./ui.js";
+import { Choice, Name, useInSight, Waiting } from "./ui.js";
+import { useVerdicts, Verdicts } from "./verdict.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
 import { Layout } from "./panels/layout.js";
@@ -35,10 +36,13 @@ function App() {
   const [state, setState] = useState({});
   const [lists, setLists] = useState({});
   const [theme, setTheme] = useState("");
+  const [ended, setEnded] = useState(false);
+  const verdicts = useVerdicts(state.data?.models, state.shown);
   useEffect(() => {
     load(place).then(setState, (error) => setState({ error }));
-    const timer = setInterval(() => isExported() || ask("start", {}).catch(() => {}), ALIVE);
-    return () => clearInterval(timer);
+    const timer = setInterval(stillThere, ALIVE), told = ({ detail }) => setEnded(detail);
+    addEventListener("ended", told);
+    return () => (clearInterval(timer), removeEventListener("ended", told));
   }, []);
   useEffect(() => {
     if (state.data) state.shown.then(() => listed(state.data.models, (model, list) => setLists((old) => ({ ...old, [model]: list }))));
@@ -59,10 +63,12 @@ function App() {
       <span class="quiet">${models.map((m) => `${m.format}, ${bytes(m.files.reduce((s, f) => s + f.size, 0))}`).join(" · ")}</span></div>
       ${models.length > 1 && html`<${Choice} label="Model" options=${models.map((m, i) => [i, "AB"[i]])} value=${model} onChange=${(m) => go({ model: m, tensor: undefined, at: undefined, file: undefined })} />`}
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
+    ${ended && html`<div class="banner warning" role="alert"><b>The server has ended.</b><div><p>Run <code>wb view</code> again, and open the address that it prints. What was read is still shown.</p></div></div>`}
+    <${Verdicts} models=${models} verdicts=${verdicts} go=${go} />
     <div class="body">
       <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} models=${models} /></nav>
-      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${models.map(({ damage }) => damage && html`<${Problem} error=${damage.error} hint=${damage.hint} />`)}${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
-        : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
+      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
+        : html`<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} verdict=${verdicts[model]} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
 }
