@@ -3,6 +3,7 @@ import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
 import { ask, expect, holdsValues, isExported, joinFrame, readExported, stillThere, takeToken } from "./api.js";
 import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
+import { useScrollCue } from "./scrollcue.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
 import { Choice, Name, useInSight, Waiting } from "./ui.js";
@@ -29,6 +30,7 @@ const PANELS = [
 /** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */
 const applies = ({ ofTwo, ofDescribed }, models) =>
   (!ofTwo || models.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
+const CUE = 44; // pixels beside the tab that is shown, where the cue for more tabs is
 const ALIVE = 60_000; // milliseconds between two signs of life
 
 function App() {
@@ -59,7 +61,7 @@ function App() {
   const unlisted = needsList ? models.map((_, m) => lists[m] ?? {}).find((list) => list.length === undefined) : undefined;
   return html`
     <a class="skip" href="#content" onClick=${(e) => (e.preventDefault(), document.getElementById("content").focus())}>Skip to the panel</a>
-    <header><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
+    <header class=${models.length > 1 ? "two" : ""}><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
       <span class="quiet">${models.map((m) => `${m.format}, ${bytes(m.files.reduce((s, f) => s + f.size, 0))}`).join(" · ")}</span></div>
       ${models.length > 1 && html`<${Choice} label="Model" options=${models.map((m, i) => [i, "AB"[i]])} value=${model} onChange=${(m) => go({ model: m, tensor: undefined, at: undefined, file: undefined })} />`}
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
@@ -74,8 +76,9 @@ function App() {
 }
 
 function Tabs({ panel, go, models }) {
-  const box = useInSight("[aria-current]", panel);
-  return html`<ul ref=${box}>${PANELS.filter((p) => applies(p, models)).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
+  const box = useInSight("[aria-current]", panel, CUE), cue = useScrollCue(box);
+  return html`<div class="tabs" data-more=${cue}><ul ref=${box}>${PANELS.filter((p) => applies(p, models)).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>
+    ${["before", "after"].map((side) => html`<button type="button" class=${`cue ${side}`} tabindex="-1" aria-hidden="true" onClick=${() => box.current.scrollBy({ left: (side === "after" ? 0.8 : -0.8) * box.current.clientWidth, behavior: "smooth" })}>${side === "after" ? "›" : "‹"}</button>`)}</div>`;
 }
 
 /** {data, shown}: what the page is about, and a promise that is kept when the first panel shows what it asked for. */

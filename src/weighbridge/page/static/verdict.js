@@ -23,9 +23,9 @@ export function useVerdicts(models, shown) {
 }
 
 export function Verdicts({ models, verdicts, go }) {
-  return html`<div class="verdict">
+  return html`<section class="verdict" aria-label="Verdict">
     ${models.map((info, m) => html`<${Banners} info=${info} state=${verdicts[m]} open=${(step) => go({ ...stepPlace(step), model: m })} />`)}
-    ${models.map((info, m) => html`<${Line} info=${info} letter=${models.length > 1 ? "AB"[m] : ""} state=${verdicts[m]} />`)}</div>`;
+    ${models.map((info, m) => html`<${Line} info=${info} letter=${models.length > 1 ? "AB"[m] : ""} state=${verdicts[m]} />`)}</section>`;
 }
 
 /** The place of a judged step of a pickle. */

@@ -22,11 +22,11 @@ function ModelMap({ model, info, list, place, go, lines }) {
   const { files } = info, file = Math.min(Number(place.file ?? 0), files.length - 1);
   const sum = files.reduce((n, f) => n + f.size, 0) || 1, first = Math.max(0, Math.min(file - SHARDS / 2, files.length - SHARDS));
   const shown = files.map((f, i) => ({ ...f, number: i })).slice(first, first + SHARDS);
-  const several = files.length > 1, high = (f) => (several ? Math.max(2, Math.round((f.size / sum) * Math.max(lines, shown.length * 3))) : lines);
+  const several = files.length > 1;
+  const high = (f) => (several ? Math.max(2, Math.round((f.size / sum) * Math.max(lines, shown.length * 3))) : lines);
   return html`<${Section} title=${several ? plural(files.length, "file") : html`<${Name} text=${files[0].name} />`} note=${`${bytes(sum)}${shown.length < files.length ? `, ${shown.length} of them shown` : ""}`}>
-    ${shown.map((f) => html`<${Answer} key=${f.number} name="layout" given=${{ model, file: f.number }}>${(data) => html`
-      ${several && html`<h3><${Name} text=${f.name} /> <small>${bytes(f.size)}</small></h3>`}
-      <${Map} model=${model} data=${data} list=${list} place=${f.number === file ? place : { color: place.color }} go=${(change) => go({ file: f.number, ...change })} lines=${high(f)} name=${several ? f.name : ""} />`}<//>`)}<//>`;
+    ${shown.map((f, i) => html`<${Answer} key=${f.number} name="layout" given=${{ model, file: f.number }}>${(data) => html`
+      <${Map} model=${model} data=${data} list=${list} place=${f.number === file ? place : { color: place.color }} go=${(change) => go({ file: f.number, ...change })} lines=${high(f)} name=${several ? f.name : ""} head=${i === 0} />`}<//>`)}<//>`;
 }
 
 /** The ways to colour a map that tell something, the most telling first. */
@@ -35,7 +35,9 @@ function modesOf(data, list) {
   return [...(data.members.length > 1 ? ["member"] : []), ...(parts.some((p) => p !== "other") ? ["part"] : []), ...(layers ? ["layer"] : []), "type"];
 }
 
-function Map({ model, data, list, place, go, lines, name }) {
+/** `name`: of one of several files; the first, `head`, has the choice of colours for all. Zoom and readout are those of
+ * the file that the reader is at. */
+function Map({ model, data, list, place, go, lines, name, head }) {
   const starts = useMemo(() => data.start.map(Number), [data]);
   const modes = useMemo(() => modesOf(data, list), [data, list]);
   const mode = modes.includes(place.color) ? place.color : modes[0];
@@ -49,22 +51,27 @@ function Map({ model, data, list, place, go, lines, name }) {
   const current = regions.at(regionAt(starts, at));
   const label = name ? ` of ${visible(name)}` : "";
   return html`
-    <div class="tools">
-      ${modes.length > 1 && html`<${Choice} label=${`Colour by${label}`} options=${modes.map((m) => [m, MODES[m]])} value=${mode} onChange=${(m) => go({ color: m })} />`}
+    ${head && name && html`<div class="tools"><${Colours} modes=${modes} mode=${mode} go=${go} /><${Legend} regions=${regions} /></div>`}
+    ${name && html`<h3><${Name} text=${name} /> <small>${bytes(data.size)}</small></h3>`}
+    ${active && html`<div class="tools">
+      ${!name && html`<${Colours} modes=${modes} mode=${mode} go=${go} />`}
       <div class="choice" role="group" aria-label=${`Zoom${label}`}><button type="button" onClick=${() => zoom(0.5)} aria-label="Zoom in">+</button><button type="button" onClick=${() => zoom(2)} aria-label="Zoom out">−</button>
         <button type="button" onClick=${() => setRange([0, data.size])}>Whole file</button>
         ${current && html`<button type="button" onClick=${() => setRange(around(current, data.size))}>This region</button>`}</div>
       <span class="quiet">${whole(range[0])} – ${whole(range[1])}, ${range[1] - range[0] === data.size ? "the whole file" : bytes(range[1] - range[0])}</span>
       ${!name && html`<${Legend} regions=${regions} />`}
-    </div>
+    </div>`}
     <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${(byte) => (setActive(true), setAt(byte))} zoom=${zoom} lines=${lines} setRange=${setRange} label=${label} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
-    ${name && html`<p class="tools"><${Legend} regions=${regions} /></p>`}
     ${current && active && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
       <span class="quiet">${current.tensor !== undefined && `${shape(current.shape)}, ${current.dtype}, `}${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
       ${current.tensor !== undefined && html`<${Thumbnail} model=${model} tensor=${current.tensor} nbytes=${current.end - current.start} />`}
       <button type="button" class="small" onClick=${() => go({ panel: "microscope", at, mode: "bytes" })}>Open in the microscope</button>
       ${current.tensor !== undefined && html`<button type="button" class="small" onClick=${() => go({ panel: "tensors", tensor: current.tensor })}>Show the tensor</button>`}</p>`}
     <${Twin} regions=${regions} range=${range} size=${data.size} starts=${starts} />`;
+}
+
+function Colours({ modes, mode, go }) {
+  return modes.length > 1 && html`<${Choice} label="Colour by" options=${modes.map((m) => [m, MODES[m]])} value=${mode} onChange=${(m) => go({ color: m })} />`;
 }
 
 const READ = 32_000_000; // bytes of a tensor that are read for a thumbnail
@@ -168,7 +175,7 @@ function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange
   const press = (e) => keys[e.key] && !e.ctrlKey && !e.metaKey && (e.preventDefault(), keys[e.key]());
   return html`<div class="map" ref=${box}>
     <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="map of the file" style=${{ height: `${lines * (LINE + GAP)}px` }}
-      aria-label=${`Map${label || " of the file"}. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope.`} onKeyDown=${press}
+      aria-label=${`Map${label || " of the file"}. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope.`} onKeyDown=${press} onFocus=${() => setAt(at)}
       onPointerDown=${(e) => ((drag.current = byteAt(e)), setAt(drag.current))}
       onPointerMove=${(e) => (drag.current === null || drag.current === undefined) && e.pointerType === "mouse" && setAt(byteAt(e))}
       onPointerUp=${(e) => {
