@@ -24,7 +24,10 @@ WIDTHS, THEMES = (1280, 390), ("light", "dark")
 KINDS = {
     "fine.gguf": (None, ""),
     "evil.pkl": (Level.DANGER, "Loading evil.pkl runs posix.system('true'). Don't load it."),
-    "unknown.pkl": (Level.UNPROVEN, "Loading unknown.pkl runs nobody.knows('x'). Load it only if you trust its author."),
+    "unknown.pkl": (
+        Level.UNPROVEN,
+        "Loading unknown.pkl runs nobody.knows('x'). Load it only if you trust its author.",
+    ),
     "cut.gguf": (Level.ERROR, "Broken: cut.gguf: the file ends inside its tensor data"),
     "refused.gguf": (Level.ERROR, "llama.cpp would refuse this model."),
 }
@@ -79,12 +82,13 @@ def test_answers_are_those_of_the_commands(kinds: Path, kind: str) -> None:
     assert runs.level is (Level.ERROR if False in refusals else Level.OK if True in refusals else Level.UNCHECKED)
     try:
         report = wb.fit(path)
-    except WeighbridgeError as error:
-        assert (fits.level, fits.why) == (Level.UNCHECKED, error.message)
+    except WeighbridgeError:
+        assert fits.level is Level.UNCHECKED
+        assert fits.why
         assert "not checked" in fits.text
-    else:
-        assert fits.nbytes["needs"] == report.needs
-        assert (fits.level is Level.OK) == bool(report)
+        return
+    assert fits.nbytes["needs"] == report.needs
+    assert (fits.level is Level.OK) == bool(report)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,9 +204,11 @@ def contrast(page: Any, selector: str) -> float:
               const pen = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
               const mixed = (...colors) => { for (const c of colors) pen.fillStyle = c, pen.fillRect(0, 0, 1, 1);
                 return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3); };
-              const light = (rgb) => rgb.map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+              const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+              const light = (rgb) => rgb.map((c) => linear(c / 255))
                 .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-              const [a, b] = [getComputedStyle(element).color, getComputedStyle(element.closest(".banner")).backgroundColor]
+              const banner = element.closest(".banner");
+              const [a, b] = [getComputedStyle(element).color, getComputedStyle(banner).backgroundColor]
                 .map((c) => light(mixed(c))).sort((x, y) => y - x);
               return (a + 0.05) / (b + 0.05);
             }"""

@@ -1,5 +1,5 @@
-"""The verdict on a model, with the findings of verify and scan. For a model with many tensors they are computed in a subprocess: the reports parse
-the headers again, and that memory is freed with the process.
+"""The verdict on a model, with the findings of verify and scan. For a model with many tensors it is computed in a
+subprocess: the reports parse the headers again, and that memory is freed with the process.
 
     python -m weighbridge.page.findings PATH      the verdict as JSON
 """

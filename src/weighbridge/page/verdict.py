@@ -160,7 +160,9 @@ def _client(path: str, verified: VerifyReport) -> ClientVerdict | None:
     stopped = next((v for v in verified.verdicts if v.accepts is False), None)
     if stopped is None:
         return None
-    reason = next((f.message for f in verified.findings if f.severity is Severity.ERROR), f"it stops at the {stopped.stage}")
+    reason = next(
+        (f.message for f in verified.findings if f.severity is Severity.ERROR), f"it stops at the {stopped.stage}"
+    )
     return ClientVerdict(stopped.tool, False, reason)
 
 

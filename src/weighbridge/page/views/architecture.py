@@ -35,8 +35,8 @@ class RoleBox:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers with equal roles and shapes; `layers` is () outside of layers. `nbytes`: of the smallest and of the largest
-    layer, whose types may differ; `parts`: the same of each part."""
+    """Layers with equal roles and shapes; `layers` is () outside of layers. `nbytes`: of the smallest and the largest
+    layer, whose types may differ. `parts`: the same for each part."""
 
     layers: tuple[int, ...]
     boxes: tuple[RoleBox, ...]
