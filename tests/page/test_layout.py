@@ -73,7 +73,7 @@ def test_a_tensor_under_the_pointer_is_described(visit: Visits, model_url: str) 
     page = mapped(visit, model_url)
     box = page.locator("canvas").bounding_box()
     page.mouse.move(box["x"] + 500, box["y"] + 100)
-    until(page, "document.querySelector('.readout')?.innerText.includes('256 × 512, Q6_K')")
+    until(page, "document.querySelector('.readout')?.innerText.includes('512 × 256, Q4_K')")
     until(page, "document.querySelector('.thumbnail path')?.getAttribute('d').length > 50")
 
 
