@@ -219,7 +219,7 @@ def test_slow_answers_are_lines(models: Path, view: ServedPage) -> None:
     status, headers, body = get(view.url, "/api/findings?model=0")
     assert (status, headers["content-type"]) == (200, "application/x-ndjson")
     answer = json.loads(body.splitlines()[-1])["answer"]
-    assert answer["verify"]["verdict"] == wb.verify(models / "f16.gguf").verdict
+    assert ["ok", "verify", wb.verify(models / "f16.gguf").verdict] in answer["reports"]
 
 
 @pytest.mark.parametrize(

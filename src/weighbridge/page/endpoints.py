@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,9 +17,11 @@ from weighbridge.page.models import PageModels
 
 if TYPE_CHECKING:
     from weighbridge.page.chat.template import RenderedTemplate
+    from weighbridge.page.views.layout import LayoutMap
 
 _SHOWN: Final = 200  # moved regions
 _LONG: Final = 20_000  # characters of a metadata value
+_DIRECTORY: Final = "directory"  # of a zip
 _EXACT: Final = 1 << 53  # JavaScript's numbers are exact below
 
 
@@ -98,10 +101,16 @@ def graph(data: PageModels, model: int) -> Any:
 
 
 def findings(data: PageModels, model: int, control: Control) -> Any:
-    """The findings of verify and scan."""
+    """The verdict on a model: the answers on top of the page, its banners, and the findings of verify and scan."""
     from weighbridge.page.findings import findings
 
-    return findings(data.paths[model], len(data.models[model].index), control)
+    index = data.models[model].index
+    verdict = findings(data.paths[model], len(index), control)
+    numbers = {os.path.abspath(source.name): number for number, source in enumerate(index.files)}
+    for row in (*verdict["banners"], *verdict["findings"]):
+        if row["step"]:
+            row["step"]["file"] = numbers.get(os.path.abspath(row["step"].pop("path")))
+    return verdict
 
 
 def tensors(data: PageModels, model: int) -> Any:
@@ -132,7 +141,21 @@ def layout(data: PageModels, model: int, file: int) -> Any:
         for label, kind in zip(regions.labels, regions.kind, strict=True)
     ]
     return {"size": regions.size, "format": regions.format, "kinds": kinds, "kind": regions.kind,
-            "start": exact(regions.start), "labels": labels}  # fmt: skip
+            "start": exact(regions.start), "labels": labels, "members": _members(regions)}  # fmt: skip
+
+
+def _members(regions: LayoutMap) -> list[tuple[int, str]]:
+    """Returns the number of the first region of each member of a zip, and its name; the directory at the end is one."""
+    from weighbridge.containers.archive.zip import LOCAL_HEADER
+
+    members: list[tuple[int, str]] = []
+    for number, label in enumerate(regions.labels):
+        if regions.kinds[regions.kind[number]] == "header":
+            if label.startswith(LOCAL_HEADER):
+                members.append((number, label.removeprefix(LOCAL_HEADER)))
+            elif members and members[-1][1] != _DIRECTORY:
+                members.append((number, _DIRECTORY))
+    return members
 
 
 def vocabulary(data: PageModels, model: int) -> Any:

@@ -1,7 +1,7 @@
-"""The findings of verify and scan. For a model with many tensors they are computed in a subprocess: both reports parse
-the headers again, and that memory is freed with the process.
+"""The verdict on a model, with the findings of verify and scan. For a model with many tensors it is computed in a
+subprocess: the reports parse the headers again, and that memory is freed with the process.
 
-    python -m weighbridge.page.findings PATH      the findings as JSON
+    python -m weighbridge.page.findings PATH      the verdict as JSON
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from weighbridge.base.plain import plain
 from weighbridge.page.control import Control
 
 _MANY: Final = 20_000  # tensors; from here on, the memory saved is worth a process
-_SHOWN: Final = 200  # findings of a report
 _TICK: Final = 0.1  # seconds
 
 
-def findings(path: str, tensors: int, control: Control) -> Any:
-    """Returns the first findings of both reports. Raises their errors, and CancelledError."""
+def findings(path: str, tensors: int, control: Control) -> dict[str, Any]:
+    """Returns the verdict with its findings. Raises the reports' errors, and CancelledError."""
     if tensors <= _MANY:
         return _reports(path)
     command = [sys.executable, "-m", __name__, path]
@@ -39,21 +38,18 @@ def findings(path: str, tensors: int, control: Control) -> Any:
             raise
     if child.returncode:
         raise UnsupportedError(f"the checks exited with {child.returncode}: {errors[-500:].decode(errors='replace')}")
-    reports = json.loads(output)
+    reports: dict[str, Any] = json.loads(output)
     if "error" in reports:
         raise UnsupportedError(reports["error"], hint=reports["hint"])
     return reports
 
 
 def _reports(path: str) -> dict[str, Any]:
+    from weighbridge.page.verdict import verdict
     from weighbridge.reports.scan.engine import scan
     from weighbridge.reports.verify.report import verify
 
-    verified, scanned = plain(verify(path)), plain(scan(path))
-    return {
-        "verify": {**verified, "findings": verified["findings"][:_SHOWN], "verdicts": []},
-        "scan": {**scanned, "files": [f for f in scanned["files"] if f["findings"] or f["skipped"]][:_SHOWN]},
-    }
+    return plain(verdict(path, verify(path), scan(path)))  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from weighbridge.containers.base import Region
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import Source, Window
 
+LOCAL_HEADER: Final = "local header of "  # the label of a region begins with it, then comes the member's name
 _NEAR: Final = 512
 
 
@@ -319,7 +320,7 @@ def regions(source: Source, inner: Callable[[Source, ZipMember], list[Region]]) 
         at = out[-1].end if out else 0
         if at < m.at:
             out.append(Region(at, m.at, "unknown"))
-        out.append(Region(m.at, m.start, "header", f"local header of {m.name}"))
+        out.append(Region(m.at, m.start, "header", f"{LOCAL_HEADER}{m.name}"))
         out += inner(source, m) if m.packed else []
         if m.end > m.start + m.packed:
             out.append(Region(m.start + m.packed, m.end, "checksum", f"descriptor of {m.name}"))

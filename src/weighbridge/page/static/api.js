@@ -130,9 +130,17 @@ async function fetched(question, signal, progress) {
   return streamed(response.body, signal, progress);
 }
 
+/** Tells the server that somebody looks at the page, which keeps it from ending, and the page whether it has ended. */
+export async function stillThere() {
+  if (answers || asked) return;
+  const there = await fetch("/api/start", { headers: { "X-Token": token } }).then(() => true, () => false);
+  dispatchEvent(new CustomEvent("ended", { detail: !there }));
+}
+
 /** Whoever asked has aborted it, or there is no server any more: browsers have words of their own for that. */
 function gone(error, signal) {
   if (signal?.aborted) throw error;
+  dispatchEvent(new CustomEvent("ended", { detail: true }));
   throw new Refused({ error: "the server has ended", hint: "run wb view again, and open the address that it prints" });
 }
 

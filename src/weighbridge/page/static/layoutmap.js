@@ -37,3 +37,31 @@ export function zoomed([lo, hi], size, at, factor) {
   const from = Math.round(Math.min(Math.max(at - span * share, 0), size - span));
   return [from, from + span];
 }
+
+/** Neighbouring cells of one line that show the same piece: [{line, from, to, piece}]; `pieceOf` numbers a region's. */
+export function runs(cells, columns, pieceOf) {
+  const found = [];
+  for (let i = 0; i < cells.length; i++) {
+    const piece = cells[i] < 0 ? -1 : pieceOf(cells[i]), last = found.at(-1), line = Math.floor(i / columns);
+    if (last && last.piece === piece && last.line === line) last.to = (i % columns) + 1;
+    else found.push({ line, from: i % columns, to: (i % columns) + 1, piece, region: cells[i] });
+  }
+  return found.filter((run) => run.piece >= 0);
+}
+
+/** The layers at the side of the lines: [{first, last, text}] for lines with the same ones. `layerOf`: -1 outside. */
+export function brackets(cells, columns, layerOf) {
+  const found = [];
+  for (let line = 0; line * columns < cells.length; line++) {
+    let low = Infinity, high = -1;
+    for (let i = line * columns; i < (line + 1) * columns; i++) {
+      const layer = cells[i] < 0 ? -1 : layerOf(cells[i]);
+      if (layer >= 0) [low, high] = [Math.min(low, layer), Math.max(high, layer)];
+    }
+    if (high < 0) continue;
+    const text = low === high ? String(low) : `${low}–${high}`, last = found.at(-1);
+    if (last?.text === text && last.last === line - 1) last.last = line;
+    else found.push({ first: line, last: line, text });
+  }
+  return found;
+}

@@ -1,11 +1,13 @@
 // The page: reads what it is about, shows one panel at a time.
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
-import { ask, expect, holdsValues, isExported, joinFrame, readExported, takeToken } from "./api.js";
+import { ask, expect, holdsValues, isExported, joinFrame, readExported, stillThere, takeToken } from "./api.js";
 import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
+import { useScrollCue } from "./scrollcue.js";
 import { tensorList, usePlace } from "./state.js";
 import { bytes, visible } from "./text.js";
-import { Choice, Name, Problem, useInSight, Waiting } from "./ui.js";
+import { Choice, Name, useInSight, Waiting } from "./ui.js";
+import { useVerdicts, Verdicts } from "./verdict.js";
 import { Adapter } from "./panels/adapter.js";
 import { Architecture } from "./panels/architecture.js";
 import { Diff } from "./panels/diff.js";
@@ -37,6 +39,7 @@ const PANELS = [
 /** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */
 const applies = ({ ofTwo, ofDescribed, ofFolder, ofAdapter }, models) =>
   (!ofAdapter || models.some(({ adapter }) => adapter)) && (!ofFolder || models.some(({ folder }) => folder)) && (!ofTwo || models.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
+const CUE = 44; // pixels beside the tab that is shown, where the cue for more tabs is
 const ALIVE = 60_000; // milliseconds between two signs of life
 
 function App() {
@@ -44,10 +47,13 @@ function App() {
   const [state, setState] = useState({});
   const [lists, setLists] = useState({});
   const [theme, setTheme] = useState("");
+  const [ended, setEnded] = useState(false);
+  const verdicts = useVerdicts(state.data?.models, state.shown);
   useEffect(() => {
     load(place).then(setState, (error) => setState({ error }));
-    const timer = setInterval(() => isExported() || ask("start", {}).catch(() => {}), ALIVE);
-    return () => clearInterval(timer);
+    const timer = setInterval(stillThere, ALIVE), told = ({ detail }) => setEnded(detail);
+    addEventListener("ended", told);
+    return () => (clearInterval(timer), removeEventListener("ended", told));
   }, []);
   useEffect(() => {
     if (state.data) state.shown.then(() => listed(state.data.models, (model, list) => setLists((old) => ({ ...old, [model]: list }))));
@@ -64,21 +70,24 @@ function App() {
   const unlisted = needsList ? models.map((_, m) => lists[m] ?? {}).find((list) => list.length === undefined) : undefined;
   return html`
     <a class="skip" href="#content" onClick=${(e) => (e.preventDefault(), document.getElementById("content").focus())}>Skip to the panel</a>
-    <header><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
+    <header class=${models.length > 1 ? "two" : ""}><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
       <span class="quiet">${models.map((m) => `${m.format}, ${bytes(m.files.reduce((s, f) => s + f.size, 0))}`).join(" · ")}</span></div>
       ${models.length > 1 && html`<${Choice} label="Model" options=${models.map((m, i) => [i, "AB"[i]])} value=${model} onChange=${(m) => go({ model: m, tensor: undefined, at: undefined, file: undefined })} />`}
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} /></header>
+    ${ended && html`<div class="banner warning" role="alert"><b>The server has ended.</b><div><p>Run <code>wb view</code> again, and open the address that it prints. What was read is still shown.</p></div></div>`}
+    <${Verdicts} models=${models} verdicts=${verdicts} go=${go} />
     <div class="body">
       <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} models=${models} /></nav>
-      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${models.map(({ damage }) => damage && html`<${Problem} error=${damage.error} hint=${damage.hint} />`)}${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
-        : html`${Two && models.length > 1 && html`<${Two} models=${models} lists=${lists} /><p class="alone"><b>${"AB"[model]}</b> <${Name} text=${models[model].name} /></p>`}<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} place=${checked} go=${go} />`}</main>
+      <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
+        : html`${Two && models.length > 1 && html`<${Two} models=${models} lists=${lists} /><p class="alone"><b>${"AB"[model]}</b> <${Name} text=${models[model].name} /></p>`}<${Panel} key=${`${panel}${model}`} model=${model} models=${models} list=${lists[model]} lists=${lists} verdict=${verdicts[model]} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
 }
 
 function Tabs({ panel, go, models }) {
-  const box = useInSight("[aria-current]", panel);
-  return html`<ul ref=${box}>${PANELS.filter((p) => applies(p, models)).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>`;
+  const box = useInSight("[aria-current]", panel, CUE), cue = useScrollCue(box);
+  return html`<div class="tabs" data-more=${cue}><ul ref=${box}>${PANELS.filter((p) => applies(p, models)).map(({ key, title }) => html`<li><button type="button" aria-current=${key === panel ? "page" : undefined} onClick=${() => go({ panel: key })}>${title}</button></li>`)}</ul>
+    ${["before", "after"].map((side) => html`<button type="button" class=${`cue ${side}`} tabindex="-1" aria-hidden="true" onClick=${() => box.current.scrollBy({ left: (side === "after" ? 0.8 : -0.8) * box.current.clientWidth, behavior: "smooth" })}>${side === "after" ? "›" : "‹"}</button>`)}</div>`;
 }
 
 /** {data, shown}: what the page is about, and a promise that is kept when the first panel shows what it asked for. */

@@ -16,6 +16,12 @@ export function bytes(n) {
   return unit === 0 ? `${value} B` : `${digits(value)} ${UNITS[unit]}`;
 }
 
+/** [444000, 505000] -> `444–505 kB`; of equal sizes, one. */
+export function bytesRange([low, high]) {
+  const [a, b] = [bytes(low), bytes(high)], unit = a.slice(a.indexOf(" "));
+  return a === b ? a : b.endsWith(unit) ? `${a.slice(0, -unit.length)}–${b}` : `${a} – ${b}`;
+}
+
 /** 7241732096 -> `7.24 B`: thousands, millions, billions. */
 export function count(n) {
   const [value, unit] = scaled(Number(n));

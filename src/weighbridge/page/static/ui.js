@@ -109,11 +109,11 @@ export function Choice({ label, options, value, onChange }) {
 }
 
 /** A box that is scrolled sideways to what is chosen in it. */
-export function useInSight(chosen, value) {
+export function useInSight(chosen, value, margin = 8) {
   const box = useRef(null);
   useEffect(() => {
     const area = box.current.getBoundingClientRect(), found = box.current.querySelector(chosen)?.getBoundingClientRect();
-    if (found) box.current.scrollLeft += Math.max(found.right - area.right + 8, 0) + Math.min(found.left - area.left - 8, 0);
+    if (found) box.current.scrollLeft += Math.max(found.right - area.right + margin, 0) + Math.min(found.left - area.left - margin, 0);
   }, [value]);
   return box;
 }

@@ -21,26 +21,27 @@ SCHEMA: Final = "weighbridge/architecture/1"
 class RoleBox:
     """One role within a layer, or outside of layers. `count`: weights (several for experts). `shape`: their logical
     shape, None if they differ. `dtypes`: stored types over all layers of the group, most bytes first. `parameters`:
-    per layer. `nbytes`: per layer, the average unless all layers are `alike`. `total_nbytes`: over all layers of the
-    group."""
+    per layer. `nbytes`: of the smallest and of the largest layer. `total_nbytes`: over all layers of the group."""
 
     role: str
     part: str
     count: int
     shape: Shape | None
     parameters: int
-    nbytes: int
+    nbytes: tuple[int, int]
     total_nbytes: int
-    alike: bool
     dtypes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers with equal roles and shapes; `layers` is () outside of layers."""
+    """Layers with equal roles and shapes; `layers` is () outside of layers. `nbytes`: of the smallest and the largest
+    layer, whose types may differ. `parts`: the same for each part."""
 
     layers: tuple[int, ...]
     boxes: tuple[RoleBox, ...]
+    nbytes: tuple[int, int]
+    parts: dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,14 @@ def _group(numbers: tuple[int, ...], layers: list[_Rows], counted: Count) -> Lay
             sizes.setdefault(row.role, Counter())[number] += entry.nbytes
     ordered = sorted(weights.items(), key=lambda item: PARTS.index(item[1][0][1].part))
     boxes = (_box(rows, types[role], list(sizes[role].values()), counted) for role, rows in ordered)
-    return LayerGroup(numbers, tuple(boxes))
+    parts = dict.fromkeys(rows[0][1].part for _, rows in ordered)
+    return LayerGroup(numbers, tuple(boxes), _extent(layers), {part: _extent(layers, part) for part in parts})
+
+
+def _extent(layers: list[_Rows], part: str | None = None) -> tuple[int, int]:
+    """Returns the bytes of the smallest and of the largest layer, or of one part of them."""
+    totals = [sum(entry.nbytes for entry, row in rows if part in (None, row.part)) for rows in layers]
+    return min(totals), max(totals)
 
 
 def _box(rows: _Rows, types: Counter[str], sizes: list[int], counted: Count) -> RoleBox:
@@ -109,8 +117,7 @@ def _box(rows: _Rows, types: Counter[str], sizes: list[int], counted: Count) -> 
         count=len(weights),
         shape=shapes.pop() if len(shapes) == 1 else None,
         parameters=sum(n for _, n in weights),
-        nbytes=round(sum(sizes) / len(sizes)),
+        nbytes=(min(sizes), max(sizes)),
         total_nbytes=sum(sizes),
-        alike=len(set(sizes)) == 1,
         dtypes=tuple(sorted(types, key=lambda name: (-types[name], name))),
     )

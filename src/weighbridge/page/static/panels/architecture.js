@@ -2,7 +2,7 @@
 // occurs, what comes after; and what a token of context costs.
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { partColor } from "../colors.js";
-import { bytes, count, percent, plural, shape, visible, whole } from "../text.js";
+import { bytes, bytesRange, count, percent, plural, shape, visible, whole } from "../text.js";
 import { Answer, Facts, Name, Section } from "../ui.js";
 
 export function Architecture({ model, models, list, go }) {
@@ -17,21 +17,18 @@ function Drawing({ drawing, list, go }) {
   const total = [before, ...groups, after].flatMap((g) => g.boxes).reduce((n, box) => n + box.total_nbytes, 0);
   const find = (role, layer) => list?.length !== undefined && go({ panel: "tensors", tensor: list.layer.findIndex((l, i) => l === layer && list.roles[list.role[i]] === role) });
   const title = family ? html`<span>Family <${Name} text=${family} />${architecture && architecture !== family && html` <small><${Name} text=${architecture} /></small>`}</span>` : "Of no family that is known";
-  const parts = (group, whole) => partsOf(group).map((part) => html`<${Box} part=${part} of=${whole} find=${(role) => find(role, group.layers[0] ?? -1)} />`);
+  const parts = (group, whole) => partsOf(group).map((part) => html`<${Box} part=${part} each=${group.parts[part.name]} of=${whole} find=${(role) => find(role, group.layers[0] ?? -1)} />`);
   return html`<${Section} title=${title} note=${plural(layers, "layer")}>
     <div class="flow">
       ${parts(before, total)}
       ${groups.map((group) => {
-        const [weights, size, alike] = sums(group.boxes);
-        return html`<div class="layer"><div class="times-bar"><b>× ${group.layers.length}</b><span class="quiet">${group.layers.length === 1 ? "layer" : "layers"} ${ranges(group.layers)}</span><span class="quiet">${count(weights)} weights, ${bytes(size)}${group.layers.length > 1 ? (alike ? " each" : " each on average") : ""}</span></div>
-          ${parts(group, size)}</div>`;
+        const weights = group.boxes.reduce((n, b) => n + b.parameters, 0);
+        return html`<div class="layer"><div class="times-bar"><b>× ${group.layers.length}</b><span class="quiet">${group.layers.length === 1 ? "layer" : "layers"} ${ranges(group.layers)}</span><span class="quiet">${count(weights)} weights, ${bytesRange(group.nbytes)}${group.layers.length > 1 ? " each" : ""}</span></div>
+          ${parts(group, group.boxes.reduce((n, b) => n + b.total_nbytes, 0))}</div>`;
       })}
       ${parts(after, total)}
     </div><//>`;
 }
-
-/** Of one layer: weights, bytes, and whether every layer of the group has as many. */
-const sums = (boxes) => [boxes.reduce((n, b) => n + b.parameters, 0), boxes.reduce((n, b) => n + b.nbytes, 0), boxes.every((b) => b.alike)];
 
 /** The boxes of a group by the part of the model, in the group's order. */
 function partsOf(group) {
@@ -41,11 +38,11 @@ function partsOf(group) {
 }
 
 /** The roles of one part. */
-function Box({ part, of, find }) {
-  const [weights, size] = sums(part.boxes);
-  return html`<div class="box" style=${{ "--part": partColor(part.name) }}><h3>${part.name} <small>${count(weights)} weights, ${bytes(size)}, ${percent(size / Math.max(of, 1)).replace(" %", "\u00a0%")}</small></h3>
+function Box({ part, each, of, find }) {
+  const weights = part.boxes.reduce((n, b) => n + b.parameters, 0), size = part.boxes.reduce((n, b) => n + b.total_nbytes, 0);
+  return html`<div class="box" style=${{ "--part": partColor(part.name) }}><h3>${part.name} <small>${count(weights)} weights, ${bytesRange(each)}, ${percent(size / Math.max(of, 1)).replace(" %", "\u00a0%")}</small></h3>
     <ul>${part.boxes.map((r) => html`<li><button type="button" class="plain" onClick=${() => find(r.role)}><${Name} text=${r.role} /></button>
-      <span>${r.shape ? shape(r.shape) : "of several shapes"}${r.count > 1 ? html` <b class="times">× ${r.count}</b>` : ""}</span><span class="quiet">${r.dtypes.join(", ")}</span><span class="quiet n">${bytes(r.nbytes)}${r.alike ? "" : " on average"}</span></li>`)}</ul></div>`;
+      <span>${r.shape ? shape(r.shape) : "of several shapes"}${r.count > 1 ? html` <b class="times">× ${r.count}</b>` : ""}</span><span class="quiet">${r.dtypes.join(", ")}</span><span class="quiet n">${bytesRange(r.nbytes)}</span></li>`)}</ul></div>`;
 }
 
 /** What the context costs beside the weights. */

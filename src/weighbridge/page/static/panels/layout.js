@@ -1,50 +1,95 @@
-// The file as a map: every byte coloured by what it is, from the whole file down to single bytes. Of two models, one map
-// above the other, and what moved.
+// The files as maps: every byte coloured by the part, the layer or the type that it is of, from the whole file down to
+// single bytes. The shards of a folder and the files of two models are one above the other; and what moved.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
-import { kindColor, rgb } from "../colors.js";
-import { prevailing, regionAt, zoomed } from "../layoutmap.js";
-import { bytes, hex, plural, visible, whole } from "../text.js";
-import { Answer, Name, Section, useSize } from "../ui.js";
+import { holdsValues, isExported } from "../api.js";
+import { colorsOf, heat, ink, kindColor, partColor, rgb } from "../colors.js";
+import { brackets, prevailing, regionAt, runs, zoomed } from "../layoutmap.js";
+import { bytes, hex, plural, shape, visible, whole } from "../text.js";
+import { Answer, Choice, Name, Section, useAnswer, useSize } from "../ui.js";
 
-const LINE = 14, GAP = 3, LINES = 24;
+const LINE = 17, GAP = 3, LINES = 24;
+const SHARDS = 64; // drawn one above the other
+const MODES = { part: "Part", layer: "Layer", type: "Type", member: "Member" };
 
 export function Layout({ models, lists, model, place, go }) {
   const shown = models.length > 1 ? models.map((_, i) => i) : [model];
-  return html`${shown.map((m) => html`<${FileMap} key=${m} model=${m} info=${models[m]} list=${lists[m]} place=${m === model ? place : {}} go=${(change) => go({ model: m, ...change })} lines=${shown.length > 1 ? 12 : LINES} />`)}
+  return html`${shown.map((m) => html`<${ModelMap} key=${m} model=${m} info=${models[m]} list=${lists[m]} place=${m === model ? place : { color: place.color }} go=${(change) => go({ model: m, ...change })} lines=${shown.length > 1 ? 12 : LINES} />`)}
     ${models.length > 1 && html`<${Moves} place=${place} />`}`;
 }
 
-function FileMap({ model, info, list, place, go, lines }) {
-  const file = Math.min(Number(place.file ?? 0), info.files.length - 1);
-  const pick = info.files.length > 1 && html`<select aria-label="File" value=${String(file)} onChange=${(e) => go({ file: Number(e.target.value), at: undefined, tensor: undefined })}>
-    ${info.files.map((f, i) => html`<option value=${String(i)}>${visible(f.name)}, ${bytes(f.size)}</option>`)}</select>`;
-  return html`<${Section} title=${html`<${Name} text=${info.files[file].name} />`} note=${pick || bytes(info.files[file].size)}>
-    <${Answer} name="layout" given=${{ model, file }}>${(data) => html`<${Map} key=${file} data=${data} list=${list} place=${place} go=${(change) => go({ file, ...change })} lines=${lines} />`}<//><//>`;
+/** The files of one model, one above the other, each as high as its share of the bytes. */
+function ModelMap({ model, info, list, place, go, lines }) {
+  const { files } = info, file = Math.min(Number(place.file ?? 0), files.length - 1);
+  const sum = files.reduce((n, f) => n + f.size, 0) || 1, first = Math.max(0, Math.min(file - SHARDS / 2, files.length - SHARDS));
+  const shown = files.map((f, i) => ({ ...f, number: i })).slice(first, first + SHARDS);
+  const several = files.length > 1;
+  const high = (f) => (several ? Math.max(2, Math.round((f.size / sum) * Math.max(lines, shown.length * 3))) : lines);
+  return html`<${Section} title=${several ? plural(files.length, "file") : html`<${Name} text=${files[0].name} />`} note=${`${bytes(sum)}${shown.length < files.length ? `, ${shown.length} of them shown` : ""}`}>
+    ${shown.map((f, i) => html`<${Answer} key=${f.number} name="layout" given=${{ model, file: f.number }}>${(data) => html`
+      <${Map} model=${model} data=${data} list=${list} place=${f.number === file ? place : { color: place.color }} go=${(change) => go({ file: f.number, ...change })} lines=${high(f)} name=${several ? f.name : ""} head=${i === 0} />`}<//>`)}<//>`;
 }
 
-function Map({ data, list, place, go, lines }) {
+/** The ways to colour a map that tell something, the most telling first. */
+function modesOf(data, list) {
+  const parts = list.parts.filter((_, i) => list.part.includes(i)), layers = list.layer.some((l) => l >= 0);
+  return [...(data.members.length > 1 ? ["member"] : []), ...(parts.some((p) => p !== "other") ? ["part"] : []), ...(layers ? ["layer"] : []), "type"];
+}
+
+/** `name`: of one of several files; the first, `head`, has the choice of colours for all. Zoom and readout are those of
+ * the file that the reader is at. */
+function Map({ model, data, list, place, go, lines, name, head }) {
   const starts = useMemo(() => data.start.map(Number), [data]);
-  const regions = useMemo(() => regionsOf(data, list, starts), [data, list]);
+  const modes = useMemo(() => modesOf(data, list), [data, list]);
+  const mode = modes.includes(place.color) ? place.color : modes[0];
+  const regions = useMemo(() => regionsOf(data, list, starts, mode), [data, list, mode]);
   const picked = place.tensor === undefined ? -1 : data.labels.indexOf(Number(place.tensor));
   const [range, setRange] = useState([0, data.size]);
   const [at, setAt] = useState(picked >= 0 ? starts[picked] : 0);
+  const [active, setActive] = useState(!name || picked >= 0);
   useEffect(() => picked >= 0 && setAt(starts[picked]), [picked]);
   const zoom = (factor, around = at) => setRange((old) => zoomed(old, data.size, around, factor));
   const current = regions.at(regionAt(starts, at));
+  const label = name ? ` of ${visible(name)}` : "";
   return html`
-    <div class="tools">
-      <div class="choice" role="group" aria-label="Zoom"><button type="button" onClick=${() => zoom(0.5)} aria-label="Zoom in">+</button><button type="button" onClick=${() => zoom(2)} aria-label="Zoom out">−</button>
+    ${head && name && html`<div class="tools"><${Colours} modes=${modes} mode=${mode} go=${go} /><${Legend} regions=${regions} /></div>`}
+    ${name && html`<h3><${Name} text=${name} /> <small>${bytes(data.size)}</small></h3>`}
+    ${active && html`<div class="tools">
+      ${!name && html`<${Colours} modes=${modes} mode=${mode} go=${go} />`}
+      <div class="choice" role="group" aria-label=${`Zoom${label}`}><button type="button" onClick=${() => zoom(0.5)} aria-label="Zoom in">+</button><button type="button" onClick=${() => zoom(2)} aria-label="Zoom out">−</button>
         <button type="button" onClick=${() => setRange([0, data.size])}>Whole file</button>
         ${current && html`<button type="button" onClick=${() => setRange(around(current, data.size))}>This region</button>`}</div>
       <span class="quiet">${whole(range[0])} – ${whole(range[1])}, ${range[1] - range[0] === data.size ? "the whole file" : bytes(range[1] - range[0])}</span>
-      <${Legend} regions=${regions} />
-    </div>
-    <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${setAt} zoom=${zoom} lines=${lines} setRange=${setRange} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
-    ${current && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
-      <span class="quiet">${current.dtype} ${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
+      ${!name && html`<${Legend} regions=${regions} />`}
+    </div>`}
+    <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${(byte) => (setActive(true), setAt(byte))} zoom=${zoom} lines=${lines} setRange=${setRange} label=${label} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
+    ${current && active && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
+      <span class="quiet">${current.tensor !== undefined && `${shape(current.shape)}, ${current.dtype}, `}${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
+      ${current.tensor !== undefined && html`<${Thumbnail} model=${model} tensor=${current.tensor} nbytes=${current.end - current.start} />`}
       <button type="button" class="small" onClick=${() => go({ panel: "microscope", at, mode: "bytes" })}>Open in the microscope</button>
       ${current.tensor !== undefined && html`<button type="button" class="small" onClick=${() => go({ panel: "tensors", tensor: current.tensor })}>Show the tensor</button>`}</p>`}
     <${Twin} regions=${regions} range=${range} size=${data.size} starts=${starts} />`;
+}
+
+function Colours({ modes, mode, go }) {
+  return modes.length > 1 && html`<${Choice} label="Colour by" options=${modes.map((m) => [m, MODES[m]])} value=${mode} onChange=${(m) => go({ color: m })} />`;
+}
+
+const READ = 32_000_000; // bytes of a tensor that are read for a thumbnail
+const REST = 300; // milliseconds that the pointer stays on a tensor
+
+/** A small histogram of a tensor that the pointer rests on. Nobody waits for it, and a large tensor isn't read. */
+function Thumbnail({ model, tensor, nbytes }) {
+  const [rested, setRested] = useState(-1);
+  useEffect(() => {
+    const timer = setTimeout(() => setRested(tensor), REST);
+    return () => clearTimeout(timer);
+  }, [tensor]);
+  const wanted = rested === tensor && nbytes <= READ && (!isExported() || holdsValues());
+  const counts = useAnswer("statistics", { model, tensor }, wanted).data?.histogram.counts;
+  if (!wanted || !counts?.length) return null;
+  const most = Math.max(...counts, 1), each = 96 / counts.length;
+  const bars = counts.map((n, i) => `M${(i * each).toFixed(1)} 22v-${((n / most) * 21).toFixed(1)}h${each.toFixed(1)}V22z`).join("");
+  return html`<svg class="thumbnail" width="96" height="22" viewBox="0 0 96 22" role="img" aria-label="Histogram of its values"><path d=${bars} /></svg>`;
 }
 
 const around = (r, size) => {
@@ -52,39 +97,64 @@ const around = (r, size) => {
   return [Math.max(0, r.start - pad), Math.min(size, r.end + pad)];
 };
 
-/** The regions with what the page shows of them, made when they are looked at. */
-function regionsOf(data, list, starts) {
+/** The regions with what the page shows of them, made when they are looked at. `piece`: what is named on the map as one,
+ * a region or a member of a zip. `legend`: the colours that occur, with their names. */
+function regionsOf(data, list, starts, mode) {
+  const members = data.members.map(([first]) => first), names = data.members.map(([, name]) => name);
+  const memberOf = (i) => (members.length && i >= members[0] ? regionAt(members, i) : -1), byMember = colorsOf(names.map((_, i) => i));
+  const tensorOf = (i) => (typeof data.labels[i] === "number" ? data.labels[i] : undefined);
+  const layerOf = (i) => (tensorOf(i) === undefined ? -1 : list.layer[tensorOf(i)]);
+  const layers = mode === "layer" ? list.layer.reduce((most, l) => Math.max(most, l), 0) : 0;
+  const layerColor = (layer) => (layer < 0 ? "var(--c8)" : `rgb(${heat(layers ? layer / layers : 0).join(" ")})`);
+  const colorOf = (i) => {
+    const tensor = tensorOf(i), kind = data.kinds[data.kind[i]];
+    if (mode === "member" && memberOf(i) >= 0) return byMember.get(memberOf(i));
+    if (tensor === undefined) return kindColor(kind);
+    if (mode === "part") return partColor(list.parts[list.part[tensor]]);
+    return mode === "layer" ? layerColor(list.layer[tensor]) : list.colors.get(list.dtypes[list.dtype[tensor]]);
+  };
   const one = (i) => {
-    const kind = data.kinds[data.kind[i]], tensor = typeof data.labels[i] === "number" ? data.labels[i] : undefined;
-    const dtype = tensor === undefined ? "" : list.dtypes[list.dtype[tensor]];
+    const kind = data.kinds[data.kind[i]], tensor = tensorOf(i);
     return {
-      kind, tensor, dtype, label: tensor === undefined ? data.labels[i] : list.names[tensor], start: starts[i], end: i + 1 < starts.length ? starts[i + 1] : data.size,
-      color: dtype ? list.colors.get(dtype) : kindColor(kind),
+      kind, tensor, dtype: tensor === undefined ? "" : list.dtypes[list.dtype[tensor]], shape: tensor === undefined ? [] : list.shapes[list.shape[tensor]],
+      label: tensor === undefined ? data.labels[i] : list.names[tensor], start: starts[i], end: i + 1 < starts.length ? starts[i + 1] : data.size, color: colorOf(i),
     };
   };
-  return { length: starts.length, at: (i) => (i < starts.length ? one(i) : undefined), colors: list.colors, dtypes: list.dtypes, kinds: data.kinds };
+  const pieceOf = (i) => (mode === "member" && memberOf(i) >= 0 ? members[memberOf(i)] : i);
+  const nameOf = (i) => (mode === "member" && memberOf(i) >= 0 ? names[memberOf(i)] : tensorOf(i) === undefined ? data.labels[i] || data.kinds[data.kind[i]] : list.names[tensorOf(i)]);
+  return { length: starts.length, at: (i) => (i < starts.length ? one(i) : undefined), colorOf, pieceOf, nameOf, layerOf, legend: legendOf(data, list, mode, names, byMember, layerColor, layers) };
+}
+
+const LEGEND = 12; // entries
+
+/** [name, colour] of what the map shows. */
+function legendOf(data, list, mode, members, byMember, layerColor, layers) {
+  const kinds = new Set(data.kinds.filter((k) => k !== "tensor").map((k) => (k === "padding" || k === "unknown" ? k : "header")));
+  const rest = [...kinds].map((kind) => [kind, kindColor(kind)]);
+  if (mode === "member") return members.slice(0, LEGEND).map((name, i) => [name, byMember.get(i)]);
+  if (mode === "layer") return [...new Set([0, Math.round(layers / 2), layers])].map((l) => [`layer ${l}`, layerColor(l)]).concat([["no layer", layerColor(-1)]], rest);
+  if (mode === "part") return list.parts.filter((_, i) => list.part.includes(i)).map((name) => [name, partColor(name)]).concat(rest);
+  return [...list.colors].slice(0, LEGEND).concat(rest);
 }
 
 function Legend({ regions }) {
-  const others = regions.kinds.filter((k) => k !== "tensor");
-  const names = [["header", "--head", others.some((k) => k !== "padding" && k !== "unknown")], ["padding", "--pad", others.includes("padding")], ["unknown", "--bad", others.includes("unknown")]];
-  return html`<span class="keyed">${[...regions.colors.keys()].map((d) => html`<span><i class="dot" style=${{ background: regions.colors.get(d) }}></i>${d}</span>`)}
-    ${names.filter(([, , there]) => there).map(([name, color]) => html`<span><i class="dot" style=${{ background: `var(${color})` }}></i>${name}</span>`)}</span>`;
+  return html`<span class="keyed">${regions.legend.map(([name, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${visible(name)}</span>`)}</span>`;
 }
 
-function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange, open }) {
+function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange, label, open }) {
   const [box, [width]] = useSize();
   const canvas = useRef(null), drag = useRef(null);
-  const [lo, hi] = range, columns = Math.min(width, 4096), cells = columns * lines;
+  const gutter = useMemo(() => (data.labels.some((_, i) => regions.layerOf(i) >= 0) ? (width < 500 ? 30 : 46) : 0), [data, regions, width]);
+  const [lo, hi] = range, columns = Math.min(Math.max(width - gutter, 0), 4096), cells = columns * lines;
   const cellOf = (byte) => Math.floor((byte - lo) / (hi - lo) * cells);
   const byteAt = (e) => {
     const area = canvas.current.getBoundingClientRect();
     const line = Math.min(lines - 1, Math.max(0, Math.floor((e.clientY - area.top) / (LINE + GAP))));
-    const column = Math.min(columns - 1, Math.max(0, e.clientX - area.left));
+    const column = Math.min(columns - 1, Math.max(0, e.clientX - area.left - gutter));
     return Math.min(data.size - 1, Math.floor(lo + (line * columns + column) / cells * (hi - lo)));
   };
   useEffect(() => {
-    if (columns > 0) draw(canvas.current, data, starts, regions, range, columns, lines, cellOf(at));
+    if (columns > 0) draw(canvas.current, { data, starts, regions, range, columns, lines, gutter, mark: cellOf(at) });
   });
   useEffect(() => {
     const wheel = (e) => {
@@ -105,7 +175,7 @@ function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange
   const press = (e) => keys[e.key] && !e.ctrlKey && !e.metaKey && (e.preventDefault(), keys[e.key]());
   return html`<div class="map" ref=${box}>
     <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="map of the file" style=${{ height: `${lines * (LINE + GAP)}px` }}
-      aria-label="Map of the file. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope." onKeyDown=${press}
+      aria-label=${`Map${label || " of the file"}. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope.`} onKeyDown=${press} onFocus=${() => setAt(at)}
       onPointerDown=${(e) => ((drag.current = byteAt(e)), setAt(drag.current))}
       onPointerMove=${(e) => (drag.current === null || drag.current === undefined) && e.pointerType === "mouse" && setAt(byteAt(e))}
       onPointerUp=${(e) => {
@@ -115,33 +185,80 @@ function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange
       }} onDblClick=${(e) => zoom(0.25, byteAt(e))}></canvas></div>`;
 }
 
-function draw(canvas, data, starts, regions, [lo, hi], columns, lines, mark) {
+function draw(canvas, { data, starts, regions, range: [lo, hi], columns, lines, gutter, mark }) {
   const ratio = Math.min(window.devicePixelRatio || 1, 2);
-  canvas.width = columns * ratio;
+  canvas.width = (columns + gutter) * ratio;
   canvas.height = lines * (LINE + GAP) * ratio;
   const cells = prevailing(starts, data.size, lo, hi, columns * lines);
   const strip = new OffscreenCanvas(columns, lines), brush = strip.getContext("2d");
-  const image = brush.createImageData(columns, lines), colors = {};
-  const ground = rgb("var(--card)");
+  const image = brush.createImageData(columns, lines), colors = {}, rgbOf = (color) => (colors[color] ??= rgb(color));
+  const ground = rgb("var(--card)"), { pieceOf } = regions;
   for (let i = 0; i < cells.length; i++) {
     if (cells[i] < 0) continue;
-    const color = regions.at(cells[i]).color;
-    const begins = i > 0 && cells[i - 1] !== cells[i] && cells[Math.min(i + 4, cells.length - 1)] === cells[i];
-    const [r, g, b] = begins ? ground : (colors[color] ??= rgb(color)); // a gap keeps neighbours of one type apart
+    const piece = pieceOf(cells[i]), ahead = cells[Math.min(i + 4, cells.length - 1)];
+    const begins = i > 0 && cells[i - 1] >= 0 && pieceOf(cells[i - 1]) !== piece && ahead >= 0 && pieceOf(ahead) === piece;
+    const [r, g, b] = begins ? ground : rgbOf(regions.colorOf(cells[i])); // a gap keeps neighbours of one colour apart
     image.data.set([r, g, b, 255], i * 4);
   }
   brush.putImageData(image, 0, 0);
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
   pen.imageSmoothingEnabled = false;
-  for (let line = 0; line < lines; line++) pen.drawImage(strip, 0, line, columns, 1, 0, line * (LINE + GAP), columns, LINE);
+  for (let line = 0; line < lines; line++) pen.drawImage(strip, 0, line, columns, 1, gutter, line * (LINE + GAP), columns, LINE);
+  canvas.names = writeNames(pen, runs(cells, columns, pieceOf), gutter, regions, rgbOf);
+  canvas.layers = gutter ? writeLayers(pen, brackets(cells, columns, regions.layerOf), gutter, rgbOf) : [];
   if (mark >= 0 && mark < cells.length) {
-    const x = mark % columns, y = Math.floor(mark / columns) * (LINE + GAP);
-    const [r, g, b] = rgb("var(--ink)");
-    pen.strokeStyle = `rgb(${r} ${g} ${b})`;
+    const x = (mark % columns), y = Math.floor(mark / columns) * (LINE + GAP);
+    pen.strokeStyle = css(rgbOf("var(--ink)"));
     pen.lineWidth = 1.5;
-    pen.strokeRect(Math.max(0.75, Math.min(x - 3, columns - 7)), y + 0.75, 6, LINE - 1.5);
+    pen.strokeRect(gutter + Math.max(0.75, Math.min(x - 3, columns - 7)), y + 0.75, 6, LINE - 1.5);
   }
+}
+
+const css = ([r, g, b]) => `rgb(${r} ${g} ${b})`;
+const NARROW = 40; // pixels; a piece below has no name
+
+/** Names of pieces, each on the first line where it is wide enough; the beginning of a name gives way to its end. */
+function writeNames(pen, pieces, gutter, regions, rgbOf) {
+  const named = new Set(), written = [];
+  pen.font = "11px ui-monospace, Menlo, Consolas, monospace";
+  pen.textBaseline = "middle";
+  const each = pen.measureText("m").width;
+  for (const { line, from, to, piece, region } of pieces) {
+    if (to - from < NARROW || named.has(piece)) continue;
+    const text = shortened(visible(regions.nameOf(region)), Math.floor((to - from - 10) / each));
+    if (!text) continue;
+    named.add(piece);
+    written.push(text);
+    pen.fillStyle = ink(rgbOf(regions.colorOf(region)));
+    pen.fillText(text, gutter + from + 5, line * (LINE + GAP) + LINE / 2 + 0.5);
+  }
+  return written;
+}
+
+/** `model.layers.3.mlp.up_proj.weight` -> as many of its last words as fit. */
+function shortened(text, most) {
+  let rest = text.replace(/\.weight$/, "");
+  if (text.length <= most) return text;
+  while (rest.length > most && /[./]/.test(rest)) rest = rest.replace(/^[^./]*[./]/, "");
+  return rest.length <= most ? rest : "";
+}
+
+/** Brackets with the numbers of the layers, left of their lines. */
+function writeLayers(pen, found, gutter, rgbOf) {
+  pen.fillStyle = pen.strokeStyle = css(rgbOf("var(--quiet)"));
+  pen.lineWidth = 1;
+  pen.textAlign = "right";
+  pen.font = "11px system-ui, sans-serif";
+  for (const { first, last, text } of found) {
+    const top = first * (LINE + GAP) + 1, bottom = last * (LINE + GAP) + LINE - 1, x = gutter - 6.5;
+    pen.beginPath();
+    for (const [i, [px, py]] of [[x + 4, top], [x, top], [x, bottom], [x + 4, bottom]].entries()) pen[i ? "lineTo" : "moveTo"](px, py);
+    pen.stroke();
+    pen.fillText(text, x - 3, (top + bottom) / 2 + 0.5, gutter - 12);
+  }
+  pen.textAlign = "left";
+  return found.map(({ text }) => text);
 }
 
 const LISTED = 100;

@@ -1,19 +1,20 @@
 // Bytes beside their meaning: of the file, of a block of weights, of a pickle step by step.
 import { html, useEffect, useMemo, useState } from "../vendor/htm-preact.js";
 import { hex, number, plural, shape, visible, whole } from "../text.js";
-import { Answer, Choice, Facts, Name, Section } from "../ui.js";
+import { Answer, Chip, Choice, Facts, Name, Section, Waiting } from "../ui.js";
+import { Mark } from "../verdict.js";
 
 const PAGE = 512; // bytes in sight
 const PICKLES = /torch|pickle|pt\b/;
 
-export function Microscope({ models, model, list, place, go }) {
+export function Microscope({ models, model, list, verdict, place, go }) {
   const pickled = PICKLES.test(models[model].format);
   const mode = place.mode ?? (place.tensor !== undefined ? "block" : pickled && place.at === undefined ? "pickle" : "bytes");
-  const modes = [["bytes", "Bytes of the file"], ["block", "Block of a tensor"], ...(pickled ? [["pickle", "Steps of the pickle"]] : [])];
+  const modes = [["bytes", "Bytes of the file"], ...(list.length ? [["block", "Block of a tensor"]] : []), ...(pickled ? [["pickle", "Steps of the pickle"]] : [])];
   return html`<div class="tools"><${Choice} label="What to look at" options=${modes} value=${mode} onChange=${(m) => go({ mode: m })} /></div>
     ${mode === "bytes" && html`<${Bytes} models=${models} model=${model} list=${list} place=${place} go=${go} />`}
     ${mode === "block" && html`<${Block} model=${model} list=${list} place=${place} go=${go} />`}
-    ${mode === "pickle" && html`<${Pickle} model=${model} place=${place} go=${go} />`}`;
+    ${mode === "pickle" && html`<${JudgedPickle} model=${model} verdict=${verdict} place=${place} go=${go} />`}`;
 }
 
 /** A number that is typed, with buttons for the one before and after. */
@@ -144,14 +145,22 @@ function Values({ values, at, pick }) {
 
 const STEPS = 200;
 
-function Pickle({ model, place }) {
-  const [step, setStep] = useState(0);
-  const [member, setMember] = useState("");
-  const start = step - (step % STEPS);
-  return html`<${Answer} name="pickle" given=${{ model, file: Number(place.file ?? 0), member, start }}>${(data) => html`<${Steps} data=${data} start=${start} step=${step} setStep=${setStep} setMember=${(m) => (setMember(m), setStep(0))} />`}<//>`;
+/** The stepper opens at the step that the place names, or at the one that was judged worst. */
+function JudgedPickle({ model, verdict, place, go }) {
+  if (!verdict) return html`<${Waiting} state=${{}} what="Checking" />`;
+  const file = Number(place.file ?? 0);
+  const judged = (verdict.data?.findings ?? []).filter((f) => f.step && f.step.file === file);
+  const first = place.step === undefined && place.member === undefined ? judged[0]?.step : undefined;
+  return html`<${Pickle} key=${file} model=${model} file=${file} judged=${judged} member=${place.member ?? first?.member ?? ""} step=${Math.max(0, Number(place.step ?? first?.number ?? 0) || 0)} go=${go} />`;
 }
 
-function Steps({ data, start, step, setStep, setMember }) {
+function Pickle({ model, file, judged, member, step, go }) {
+  const start = step - (step % STEPS);
+  const to = (change) => go({ file, member: member || undefined, ...change });
+  return html`<${Answer} name="pickle" given=${{ model, file, member, start }}>${(data) => html`<${Steps} data=${data} judged=${new Map(judged.filter((f) => f.step.member === data.member).reverse().map((f) => [f.step.number, f]))} start=${start} step=${step} setStep=${(n) => to({ step: n })} setMember=${(m) => to({ member: m, step: 0 })} />`}<//>`;
+}
+
+function Steps({ data, judged, start, step, setStep, setMember }) {
   const line = data.steps[step - start], last = start + data.steps.length - (data.more ? 0 : 1);
   const to = (n) => setStep(Math.min(Math.max(0, n), last));
   const press = (e) => {
@@ -163,9 +172,9 @@ function Steps({ data, start, step, setStep, setMember }) {
     ${data.members.length > 1 && html`<div class="tools"><select aria-label="Pickle" value=${data.member} onChange=${(e) => setMember(e.target.value)}>${data.members.map((m) => html`<option value=${m}>${visible(m)}</option>`)}</select></div>`}
     <p class="quiet">Nothing of it is done: the steps are followed over stand-ins.</p>
     <div class="microscope halves"><div class="scroll tall steps" tabindex="0" role="region" aria-label="Steps. Arrows go forward and back." onKeyDown=${press}><table><thead><tr><th class="n">byte</th><th>opcode</th><th>in words</th></tr></thead><tbody>
-      ${data.steps.map((l, i) => html`<tr class=${start + i === step ? "picked" : ""} onClick=${() => setStep(start + i)}><td class="n">${whole(l.at)}</td><th scope="row" class="mono">${l.op}</th><td><${Name} text=${l.words} /></td></tr>`)}
+      ${data.steps.map((l, i) => html`<tr class=${`${start + i === step ? "picked" : ""} ${judged.has(start + i) ? `judged ${judged.get(start + i).level}` : ""}`} onClick=${() => setStep(start + i)}><td class="n">${whole(l.at)}</td><th scope="row" class="mono">${judged.has(start + i) && html`<${Mark} level=${judged.get(start + i).level} />`}${l.op}</th><td><${Name} text=${l.words} /></td></tr>`)}
     </tbody></table></div>
-    <div class="meaning">${line && html`<h3>Step ${step}: <span class="mono">${line.op}</span></h3><p><${Name} text=${line.words} /></p>
+    <div class="meaning">${line && html`<h3>Step ${step}: <span class="mono">${line.op}</span></h3>${judged.has(step) && html`<p><${Chip} kind=${judged.get(step).level}>${judged.get(step).word.replaceAll("-", " ")}<//> ${visible(judged.get(step).message)}</p>`}<p><${Name} text=${line.words} /></p>
       <p class="quiet">${plural(line.end - line.at, "byte")}: <span class="mono">${(line.raw.match(/../g) ?? []).join(" ")}</span></p>
       <${Pile} line=${line} />
       <${Memo} line=${line} memo=${memoAfter(data, step - start)} />`}</div></div><//>`;

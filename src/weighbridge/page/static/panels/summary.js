@@ -3,15 +3,16 @@ import { html, useMemo } from "../vendor/htm-preact.js";
 import { colorsOf, partColor } from "../colors.js";
 import { bytes, count, number, plural, visible, whole } from "../text.js";
 import { Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
+import { canOpen, stepPlace } from "../verdict.js";
 
 /** The headline stands at once; what needs all tensors comes when they are counted. */
-export function Summary({ model, models }) {
+export function Summary({ model, models, verdict, go }) {
   const state = useAnswer("summary", { model }), { data } = state;
   return html`
     <${Headline} info=${models[model]} data=${data} />
     ${data ? html`<${Counted} data=${data} />` : html`<${Section}><${Waiting} state=${state} what="Counting" /><//>`}
     <div class="columns">
-      <${Findings} model=${model} />
+      <${Findings} state=${verdict} open=${(step) => go({ ...stepPlace(step), model })} />
       <${Files} info=${models[model]} report=${data?.report} />
     </div>
     <${Metadata} model=${model} />`;
@@ -57,24 +58,19 @@ function Shares({ title, rows, detail }) {
   return html`<${Section} title=${title}><${StackedBar} label=${title} rows=${rows} detail=${detail} /><//>`;
 }
 
-/** verify and scan, which read more than headers, so they come later. */
-function Findings({ model }) {
-  const state = useAnswer("findings", { model });
-  const data = state.data;
-  if (!data) return html`<${Section} title="Findings"><${Waiting} state=${state} what="Checking" /><//>`;
-  const scanned = data.scan.files.flatMap((file) => [...file.findings, ...file.skipped.map((s) => ({ ...s, verdict: "not scanned", message: s.why ?? s.message }))]);
+/** verify and scan, which read more than headers, so they come later. The worst is first; what is good counts for less
+ * beside it. */
+function Findings({ state, open }) {
+  const data = state?.data;
+  if (!data) return html`<${Section} title="Findings"><${Waiting} state=${state ?? {}} what="Checking" /><//>`;
+  const worst = data.reports[0][0];
   return html`<${Section} title="Findings">
-    <p class="verdicts"><${Verdict} what="verify" verdict=${data.verify.verdict} good="ok" /> <${Verdict} what="scan" verdict=${data.scan.verdict} good="data-only" /></p>
-    <ul class="findings">
-      ${data.verify.findings.map((f) => html`<li><${Chip} kind=${f.severity}>${f.severity}<//> ${visible(f.message)}${f.tensor && html` <${Name} text=${f.tensor} />`} <small>${f.rule}</small></li>`)}
-      ${scanned.map((f) => html`<li><${Chip} kind="warning">${f.verdict}<//> ${visible(f.message ?? "")} <small>${f.rule ?? ""}</small></li>`)}
+    <p class="verdicts">${data.reports.map(([level, report, verdict]) => html`<${Chip} kind=${level === "ok" && worst !== "ok" ? "" : level}>${report}: ${verdict.replaceAll(/[-_]/g, " ")}<//>`)}</p>
+    <ul class="findings" tabindex="0" aria-label="Findings">
+      ${data.findings.map((f) => html`<li><${Chip} kind=${f.level}>${f.word.replaceAll("-", " ")}<//> ${visible(f.message)}${f.tensor && html` <${Name} text=${f.tensor} />`} <small>${f.rule}</small>${canOpen(f.step) && html` <button type="button" class="small" onClick=${() => open(f.step)}>Show step ${f.step.number}</button>`}</li>`)}
     </ul>
-    ${!data.verify.findings.length && !scanned.length && html`<p class="quiet">Nothing was found${data.verify.verdict === "ok" ? "" : ", and not everything could be checked"}.</p>`}<//>`;
-}
-
-function Verdict({ what, verdict, good }) {
-  const kind = verdict === good ? "ok" : /not/.test(verdict) ? "info" : "error";
-  return html`<${Chip} kind=${kind}>${what}: ${verdict.replaceAll(/[-_]/g, " ")}<//>`;
+    ${data.more > 0 && html`<p class="quiet">and ${plural(data.more, "more finding")}</p>`}
+    ${!data.findings.length && html`<p class="quiet">Nothing was found${data.reports.every(([level]) => level === "ok") ? "" : ", and not everything could be checked"}.</p>`}<//>`;
 }
 
 function Files({ info, report }) {

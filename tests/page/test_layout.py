@@ -1,0 +1,93 @@
+"""The maps of files in chromium: colours, names, layers, shards, members, the thumbnail; and the tabs of a phone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.page.conftest import Visits, until
+
+import weighbridge as wb
+from weighbridge.models.open import open_model
+
+
+def mapped(visit: Visits, url: str, **settings: Any) -> Any:
+    page = visit(f"{url}&panel=layout", **settings)
+    until(page, "[...document.querySelectorAll('canvas')].some((c) => c.names)")
+    return page
+
+
+def drawn(page: Any, number: int = 0) -> tuple[list[str], list[str]]:
+    """The names of pieces and the layers at the side of a map."""
+    canvas = page.locator("canvas").nth(number)
+    names, layers = canvas.evaluate("canvas => [canvas.names, canvas.layers]")
+    return names, layers
+
+
+def test_pieces_have_names_and_lines_have_layers(visit: Visits, models: Path, model_url: str) -> None:
+    page = mapped(visit, model_url)
+    with open_model(models / "q4.gguf") as model:
+        tensors = {entry.name for entry in model.index}
+    names, layers = drawn(page)
+    assert len(names) > 15
+    assert all(
+        any(tensor.removesuffix(".weight").endswith(n.removesuffix(".weight")) for tensor in tensors) for n in names
+    )
+    assert {"0", "1", "2"} <= set(layers) <= {"0", "0–1", "1", "1–2", "2"}
+
+
+def test_colours_are_of_parts_layers_or_types(visit: Visits, model_url: str) -> None:
+    """And the choice stands in the address."""
+    page = mapped(visit, model_url)
+    seen = {}
+    for mode, word in (("Part", "attention"), ("Layer", "layer 2"), ("Type", "Q6_K")):
+        page.get_by_role("group", name="Colour by").get_by_role("button", name=mode).click()
+        until(page, f"document.querySelector('.keyed').innerText.includes('{word}')")
+        seen[mode] = page.locator("canvas").evaluate("canvas => canvas.toDataURL()")
+    assert len(set(seen.values())) == 3
+    assert "color=type" in page.url
+
+
+def test_shards_are_one_above_the_other(visit: Visits, models: Path, tmp_path: Path) -> None:
+    wb.convert(models / "llama", tmp_path / "shards", max_shard_size=2_000_000)
+    files = sorted(file.name for file in (tmp_path / "shards").glob("*.safetensors"))
+    with visit.served(tmp_path / "shards") as url:
+        page = mapped(visit, url)
+        until(page, f"[...document.querySelectorAll('canvas')].filter((c) => c.names).length === {len(files)}")
+        assert [text.split()[0] for text in page.locator("main h3").all_inner_texts()] == files
+        assert len(files) > 2
+        assert all(names and layers for names, layers in (drawn(page, n) for n in range(len(files))))
+
+
+def test_a_zip_is_shown_by_member(visit: Visits, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"w": torch.ones(300, 40)}, tmp_path / "m.pt")
+    with visit.served(tmp_path / "m.pt") as url:
+        page = mapped(visit, url)
+        assert "m/data/0" in drawn(page)[0]
+        assert all(name in page.locator(".keyed").inner_text() for name in ("m/data.pkl", "m/data/0", "directory"))
+
+
+def test_a_tensor_under_the_pointer_is_described(visit: Visits, model_url: str) -> None:
+    page = mapped(visit, model_url)
+    box = page.locator("canvas").bounding_box()
+    page.mouse.move(box["x"] + 500, box["y"] + 100)
+    until(page, "document.querySelector('.readout')?.innerText.includes('512 × 256, Q4_K')")
+    until(page, "document.querySelector('.thumbnail path')?.getAttribute('d').length > 50")
+
+
+def test_the_tabs_of_a_phone_scroll_with_a_cue(visit: Visits, model_url: str) -> None:
+    page = mapped(visit, model_url, viewport={"width": 390, "height": 844})
+    assert page.locator(".cue.after").is_visible()
+    page.locator(".cue.after").click()
+    until(page, "document.querySelector('.tabs').dataset.more.includes('before')")
+    page.get_by_role("button", name="Architecture").click()
+    until(
+        page,
+        """(() => { const tab = document.querySelector('nav [aria-current]').getBoundingClientRect();
+                    return tab.left >= 0 && tab.right <= 390; })()""",
+    )
+    title, choice = (page.locator(s).bounding_box() for s in ("h1", "header .choice"))
+    assert title["y"] < choice["y"] + choice["height"]
+    assert choice["y"] < title["y"] + title["height"] + 20
