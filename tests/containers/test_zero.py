@@ -14,6 +14,7 @@ from tests.containers.zero_cases import CASES, RUNS, STEPS, unpack
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.containers.base import Entry
 from weighbridge.containers.torch import zero
 
 STEP = f"global_step{STEPS}"
@@ -210,10 +211,10 @@ def test_weights_without_a_file_of_a_universal_checkpoint(recorded: Path, tmp_pa
 # ---- the arithmetic, without files ---------------------------------------------------------------------------------
 
 
-def _vector(count: int, number: int = 0) -> zero.Entry:
+def _vector(count: int, number: int = 0) -> Entry:
     from weighbridge.base.dtypes import F32
 
-    return zero.Entry("flat", F32, (count,), 0, 4 * count, number)
+    return Entry("flat", F32, (count,), 0, 4 * count, number)
 
 
 def _states(stage: int, sizes: list[list[int]], gaps: tuple[tuple[int, ...], ...] | None = None) -> list:

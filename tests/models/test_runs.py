@@ -212,9 +212,14 @@ def test_step_applies_to_runs_only(tmp_path: Path) -> None:
 
 def test_deepspeed_by_its_marker(tmp_path: Path) -> None:
     folder = unpack(tmp_path) / "stage3"
-    assert runs.choose(folder).taken.number == 2
+    taken = runs.choose(folder)
+    assert taken is not None
+    assert taken.taken is not None
+    assert taken.taken.number == 2
     (folder / "latest").write_text("global_step1")
     run = runs.run_in(folder)
+    assert run is not None
+    assert run.taken is not None
     assert (run.taken.number, [s.number for s in run.steps if s.trouble]) == (1, [2])
     with pytest.raises(FormatError, match="latest names step 1"):
         wb.open(folder, step=2)

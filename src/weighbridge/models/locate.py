@@ -284,8 +284,8 @@ def _locate_in_folder(folder: Path) -> Place:
         return Place(folder, (table,), folder)
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
-    if (run := _locate_step(folder)) is not None:
-        return run
+    if (step := _locate_step(folder)) is not None:
+        return step
     hint = f"looked for {', '.join(_SUFFIXES)}"
     tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
     if (folder / "model_index.json").is_file():  # a diffusers pipeline

@@ -130,8 +130,8 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         if place.zero:
             from weighbridge.models.zero import open_zero  # late, as is the next
 
-            index, tensors, left_out = open_zero(place, sources)
-            return OpenModel(place, index, options.arch_file, tensors, left_out=left_out)
+            index, parts, left_out = open_zero(place, sources)
+            return OpenModel(place, index, options.arch_file, parts, left_out=left_out)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 

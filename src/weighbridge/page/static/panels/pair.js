@@ -31,7 +31,7 @@ export function SummaryOfTwo({ models }) {
 function SummaryRows({ models, a, b }) {
   const [ra, rb] = [a.report, b.report], [ma, mb] = [ra.model ?? {}, rb.model ?? {}];
   const checks = [useAnswer("findings", { model: 0 }), useAnswer("findings", { model: 1 })];
-  const verdict = (state, of) => (state.data ? state.data[of].verdict.replaceAll(/[-_]/g, " ") : state.error ? "unknown" : "…");
+  const verdict = ({ data, error }, of) => data?.reports.find(([, report]) => report === of)?.[2].replaceAll(/[-_]/g, " ") ?? (error ? "unknown" : "…");
   const row = (what, key) => [what, texts(ma[key]), texts(mb[key])];
   return html`<${Compared} label="Both models" heads=${models.map((m, i) => html`<b>${"AB"[i]}</b> <${Name} text=${m.name} />`)} rows=${[
     ["Parameters", count(ra.parameters), count(rb.parameters), times(ra.parameters, rb.parameters)],
