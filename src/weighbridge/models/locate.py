@@ -250,8 +250,8 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if (parts := _locate_parts(folder, names)) is not None:
-        return parts
+    if (distributed := _locate_parts(folder, names)) is not None:
+        return distributed
     for suffix in _SUFFIXES:
         notes = []
         main = _MAIN.get(suffix, f"model{suffix}")
