@@ -21,7 +21,13 @@ _FILE = re.compile(r"`([\w./-]+\.(?:py|pyi|toml|cpp|h|md))`(?: `([A-Za-z_][\w.]*
 _DOTTED = re.compile(r"`((?:weighbridge|wb)(?:\.\w+)+)(?:\([^`]*)?`")
 _MEMBER = re.compile(r"`([A-Z]\w+)\.(\w+)(?:\([^`]*\))?`")
 #: Scripts of llama.cpp; entry-point groups, a GGUF's key and a placeholder.
-_OTHERS = {"convert_hf_to_gguf.py", "convert_lora_to_gguf.py", "convert-pt-to-ggml.py", "convert-h5-to-ggml.py"}
+_OTHERS = {
+    "convert_hf_to_gguf.py",
+    "convert_lora_to_gguf.py",
+    "convert-pt-to-ggml.py",
+    "convert-h5-to-ggml.py",
+    "zero_to_fp32.py",
+}
 _NOT_NAMES = {
     plugins.FORMATS,
     plugins.PACKINGS,

@@ -119,7 +119,7 @@ VALUES: Mapping[str, str] = {
     "--signature": "OUT2.sig", "--key": "PUB", "--certificate": "KEY", "--trust-config": "KEY", "--ignore": "x",
     "--identity": "me", "--identity-provider": "https://example.org", "--format": "spdx|cyclonedx",
     "--shard-size": "1k", "--sbom": "OUT2.cdx.json", "--base-card": "FOLDER", "--timestamp": "2026-01-31",
-    "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
+    "--step": "3", "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {

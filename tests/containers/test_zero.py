@@ -253,7 +253,7 @@ def test_padding_between_weights_is_skipped() -> None:
 
 
 def test_a_part_with_too_many_elements() -> None:
-    piece = zero.Piece(0, _vector(4), 0, 4)
+    piece = zero.ZeroPiece(0, _vector(4), 0, 4)
     with pytest.raises(FormatError, match="too many"):
         zero.weight("a", (3,), [piece], "file")
 

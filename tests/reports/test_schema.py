@@ -24,8 +24,8 @@ from weighbridge.conversion.quantize import imatrix_report as importance_report
 from weighbridge.forward.imatrix import CalibrationReport
 from weighbridge.forward.quality import TextQualityReport
 from weighbridge.forward.scores import SampleMean
-from weighbridge.models.model import Dropped
 from weighbridge.models.open import open_model
+from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.tensor_parallel import rank_set as ranks
 from weighbridge.models.transform import base as operations
 from weighbridge.models.transform import rename

@@ -11,8 +11,8 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16
 from weighbridge.base.limits import MIB, ZERO_SCAN
 from weighbridge.containers.base import Entry
+from weighbridge.containers.zero_tail import ZeroTail, unwritten, zero_tail_of
 from weighbridge.io.source import FileSource, Source
-from weighbridge.reports.verify.zeros import ZeroTail, unwritten, zero_tail_of
 
 
 class Sparse(Source):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from weighbridge.adapters.cuda import Devices
     from weighbridge.containers.base import Entry
-    from weighbridge.models.model import Dropped, OpenModel
+    from weighbridge.models.model import OpenModel
+    from weighbridge.models.stored_tensors import Dropped
     from weighbridge.models.tensor_parallel.rank_view import Experts
     from weighbridge.tensors.nodes import LogicalTensor, Node
 

@@ -38,7 +38,7 @@ from weighbridge.models.tensor_parallel.rank_set import is_rank_set
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
     from weighbridge.containers.torch.dcp import DcpMetadata
-    from weighbridge.models.runs import Run
+    from weighbridge.models.runs import TrainingRun
 
 # The suffixes of a folder's weights, in the order in which they are tried.
 _SUFFIXES: Final = folder_suffixes()
@@ -91,7 +91,7 @@ class Place:
     chunks: DcpMetadata | None = None
     zero: bool = False
     notes: tuple[str, ...] = ()
-    run: Run | None = None
+    run: TrainingRun | None = None
     adapters: tuple[Path, ...] = ()
     merged: tuple[Path, ...] = ()
     data: tuple[Path, ...] = ()

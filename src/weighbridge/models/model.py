@@ -27,7 +27,7 @@ from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
 from weighbridge.models.locate import HEADER, Place, locate, locate_tokenizer, stands_alone
-from weighbridge.models.stored_tensors import StoredTensors, node_builder
+from weighbridge.models.stored_tensors import Dropped, StoredTensors, node_builder
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance, Sizes
@@ -77,18 +77,6 @@ class SourceOptions(FamilyOptions):
     def __post_init__(self) -> None:
         if self.ema and self.all_parts:
             raise UsageError("ema and all_parts exclude each other", hint="ema replaces the weights by their averages")
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A removed part of a training checkpoint: its name, its kind, the evidence, and its size. A part without tensors
-    is plain values, such as an epoch."""
-
-    name: str
-    part: str
-    why: str
-    tensors: int
-    bytes: int
 
 
 def open_single_file(path: Path, options: SourceOptions) -> OpenModel | None:

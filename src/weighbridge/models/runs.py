@@ -22,11 +22,11 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.words import plural
+from weighbridge.containers.archive.zip_records import END
 from weighbridge.io.location import open_source
 
 _MARKER: Final = 256  # bytes of a marker that are read
 _LISTED: Final = 8
-_ZIP_END: Final = b"PK\x05\x06"
 _ZIP_TAIL: Final = 22 + (1 << 16)
 
 
@@ -63,7 +63,7 @@ _FOLDERS: Final = ("checkpoints", "checkpoint")
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """`trouble`: the reason why it isn't complete; empty if it is."""
 
     number: int
@@ -73,12 +73,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """The steps of a run in rising order, and the one that is read: None if none is complete."""
 
     folder: Path
-    steps: tuple[Step, ...]
-    taken: Step | None
+    steps: tuple[TrainingStep, ...]
+    taken: TrainingStep | None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[-_LISTED:]) + more
 
 
-def run_in(folder: Path) -> Run | None:
+def run_in(folder: Path) -> TrainingRun | None:
     """The steps in a folder of a run, with the newest complete one chosen; None if there are none."""
     places = [folder, *(folder / name for name in _FOLDERS)]
     steps = [step for place in places if place.is_dir() for step in _steps(place)]
@@ -104,10 +104,10 @@ def run_in(folder: Path) -> Run | None:
         return None
     steps.sort(key=lambda step: (step.number, step.path.name))
     complete = [step for step in steps if not step.trouble]
-    return Run(folder, tuple(steps), complete[-1] if complete else None)
+    return TrainingRun(folder, tuple(steps), complete[-1] if complete else None)
 
 
-def choose(folder: Path, step: int | None = None) -> Run | None:
+def choose(folder: Path, step: int | None = None) -> TrainingRun | None:
     """As `run_in`, with step number `step` chosen. None if the folder has no steps and none is requested. Raises
     UsageError for a step that doesn't exist, FormatError for one that isn't complete, or if none is."""
     run = run_in(folder)
@@ -129,17 +129,17 @@ def choose(folder: Path, step: int | None = None) -> Run | None:
     if chosen.trouble:
         raise FormatError(f"step {step} is incomplete: {chosen.trouble}", path=str(chosen.path),
                           hint="take another step")  # fmt: skip
-    return Run(run.folder, run.steps, chosen)
+    return TrainingRun(run.folder, run.steps, chosen)
 
 
-def _steps(place: Path) -> Iterator[Step]:
+def _steps(place: Path) -> Iterator[TrainingStep]:
     markers = {name: _marked(place / name) for kind in KINDS for name in kind.markers}
     for path in place.iterdir():
         for kind in KINDS:
             match = kind.name.fullmatch(path.name)
             if match is not None and (path.is_dir() or kind.file):
                 number = int(match["step"])
-                yield Step(number, path, kind, _trouble(kind, path, number, markers))
+                yield TrainingStep(number, path, kind, _trouble(kind, path, number, markers))
                 break
 
 
@@ -173,13 +173,13 @@ def _trouble(kind: StepKind, path: Path, number: int, markers: Mapping[str, str 
 def _ends(path: Path) -> bool:
     """Whether a file of torch.save has the end of its archive; older files have none and pass."""
     with open_source(path) as source:
-        if source.head(2) != _ZIP_END[:2]:
+        if source.head(2) != END[:2]:
             return source.size > 0
         tail = min(source.size, _ZIP_TAIL)
-        return _ZIP_END in source.read(source.size - tail, tail)
+        return END in source.read(source.size - tail, tail)
 
 
-def weights_of(step: Step) -> Path:
+def weights_of(step: TrainingStep) -> Path:
     """The file or folder of a step with its weights."""
     inner = (step.path / name for name in step.kind.inner)
     return next((path for path in inner if path.is_dir()), step.path)

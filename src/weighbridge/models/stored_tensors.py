@@ -1,8 +1,9 @@
-"""The stored tensors of an index as nodes."""
+"""The stored tensors of an index as nodes, and the record of those that were left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weighbridge.base.spec import Spec
@@ -10,6 +11,18 @@ from weighbridge.containers.base import Entry, Index
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A removed part of a training checkpoint: its name, its kind, the evidence, and its size. A part without tensors
+    is plain values, such as an epoch."""
+
+    name: str
+    part: str
+    why: str
+    tensors: int
+    bytes: int
 
 
 def node_builder(index: Index) -> Callable[[Entry], Node]:

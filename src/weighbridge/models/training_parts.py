@@ -20,8 +20,8 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.containers.torch.tree import FORMATS, read_tree
-from weighbridge.models.model import Dropped, OpenModel
-from weighbridge.models.stored_tensors import RenamedTensors
+from weighbridge.models.model import OpenModel
+from weighbridge.models.stored_tensors import Dropped, RenamedTensors
 from weighbridge.unpickle.tree import Gap, TensorLeaf
 
 

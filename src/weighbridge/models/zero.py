@@ -18,8 +18,7 @@ from weighbridge.containers.torch import zero
 from weighbridge.containers.torch.tree import read_tree
 from weighbridge.io.source import Source
 from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER, Place
-from weighbridge.models.model import Dropped
-from weighbridge.models.stored_tensors import node_builder
+from weighbridge.models.stored_tensors import Dropped, node_builder
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -94,7 +93,7 @@ def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, zero.Z
         entry = next((index.by_name[key] for key in _KEYS if key in index), None)
         if entry is None:
             raise FormatError("the file has no weight", path=index.files[0].name, expected=" or ".join(_KEYS))
-        piece = zero.Piece(found[name], entry, 0, entry.spec.elements)
+        piece = zero.ZeroPiece(found[name], entry, 0, entry.spec.elements)
         weights[name] = zero.weight(name, shape, [piece], index.files[0].name)
     return zero.with_aliases(first, weights)
 

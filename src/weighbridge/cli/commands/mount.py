@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from weighbridge.base.words import plural
+from weighbridge.cli.forms import FormsCommand, chosen
 from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import PATH
-from weighbridge.cli.views.forms import FormsCommand, chosen
 
 
 @command(

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from weighbridge.base.options import option
+from weighbridge.cli.forms import FormsCommand, chosen
 from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import PATH
-from weighbridge.cli.views.forms import FormsCommand, chosen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ def files_of(names: Collection[str]) -> ZeroFiles | None:
     return ZeroFiles(ordered, dict(sorted(optimizer.items())), tuple(sorted(foreign)))
 
 
-class Piece(NamedTuple):
+class ZeroPiece(NamedTuple):
     """`length` elements of a stored tensor from element `start` on; `file`: the number of the index that has it."""
 
     file: int
@@ -89,7 +89,7 @@ class ZeroWeight(NamedTuple):
 
     spec: Spec
     stored: DType
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ZeroPiece, ...]
 
 
 @dataclass(frozen=True)
@@ -280,18 +280,18 @@ def untrained(models: Sequence[ModelStates], sharded: bool) -> dict[str, ZeroWei
     out = {}
     for name, entry in first.buffers.items():
         dtype = F32 if entry.dtype.is_float else entry.dtype
-        whole = Piece(0, entry, 0, entry.spec.elements)
+        whole = ZeroPiece(0, entry, 0, entry.spec.elements)
         out[name] = ZeroWeight(Spec(entry.shape, dtype), entry.dtype, (whole,) if whole.length else ())
     for name, shape in first.frozen.items():
         parts = [model.fragments.get(name) for model in (models if sharded else models[:1])]
-        pieces = [Piece(n, e, 0, e.spec.elements) for n, e in enumerate(parts) if e is not None]
+        pieces = [ZeroPiece(n, e, 0, e.spec.elements) for n, e in enumerate(parts) if e is not None]
         if len(pieces) < len(parts):
             raise FormatError("a part of a frozen weight is missing", path=first.path, field=name)
         out[name] = weight(name, shape, pieces, first.path)
     trained = {name for shapes in first.shapes for name in shapes}
     for name, entry in first.module.items():  # frozen in stage 1, where DeepSpeed lists no frozen weights
         if name not in out and name not in trained and name not in first.shared and entry.spec.elements:
-            out[name] = ZeroWeight(entry.spec, entry.dtype, (Piece(0, entry, 0, entry.spec.elements),))
+            out[name] = ZeroWeight(entry.spec, entry.dtype, (ZeroPiece(0, entry, 0, entry.spec.elements),))
     return out
 
 
@@ -300,7 +300,7 @@ def with_aliases(model: ModelStates, weights: dict[str, ZeroWeight]) -> dict[str
     return weights | {alias: weights[source] for alias, source in model.shared.items() if source in weights}
 
 
-def weight(name: str, shape: Shape, pieces: Sequence[Piece], path: str) -> ZeroWeight:
+def weight(name: str, shape: Shape, pieces: Sequence[ZeroPiece], path: str) -> ZeroWeight:
     """A weight of pieces, without the padding after it."""
     dtypes = {piece.entry.dtype for piece in pieces}
     if len(dtypes) > 1:
@@ -320,7 +320,7 @@ def weight(name: str, shape: Shape, pieces: Sequence[Piece], path: str) -> ZeroW
     return ZeroWeight(spec, spec.dtype, tuple(kept))
 
 
-_Pieces: TypeAlias = Iterator[tuple[str, Shape, Sequence[Piece]]]
+_Pieces: TypeAlias = Iterator[tuple[str, Shape, Sequence[ZeroPiece]]]
 
 
 def _concatenated(model: ModelStates, states: Sequence[OptimizerStates], base: int) -> _Pieces:
@@ -378,17 +378,17 @@ class _Parts:
         self.size = sum(entry.shape[0] for _, entry in parts)
         self.number = self.before = 0  # of the part that the last range began in, and of elements before it
 
-    def range(self, start: int, count: int) -> list[Piece]:
+    def range(self, start: int, count: int) -> list[ZeroPiece]:
         """The pieces of `count` elements; fewer at the end."""
         while self.number < len(self.parts) and self.before + self.parts[self.number][1].shape[0] <= start:
             self.before += self.parts[self.number][1].shape[0]
             self.number += 1
-        out: list[Piece] = []
+        out: list[ZeroPiece] = []
         number, before = self.number, self.before
         while count and number < len(self.parts):
             file, entry = self.parts[number]
             taken = min(before + entry.shape[0] - start, count)
             if taken:
-                out.append(Piece(file, entry, start - before, taken))
+                out.append(ZeroPiece(file, entry, start - before, taken))
             start, count, before, number = start + taken, count - taken, before + entry.shape[0], number + 1
         return out

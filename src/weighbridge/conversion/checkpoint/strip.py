@@ -13,7 +13,8 @@ from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target
 from weighbridge.models.locate import is_training
-from weighbridge.models.model import Dropped, OpenModel
+from weighbridge.models.model import OpenModel
+from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.training_parts import Extra, averages_of, judge, left_out, with_parts
 
 

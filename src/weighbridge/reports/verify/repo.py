@@ -25,6 +25,7 @@ from weighbridge.containers.numbered import numbered
 from weighbridge.containers.sharded import ShardIndex
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
+from weighbridge.containers.zero_tail import ZeroTail, zero_tail_of
 from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare, walk
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
@@ -33,7 +34,6 @@ from weighbridge.models.locate import DCP_METADATA
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
-from weighbridge.reports.verify.zeros import ZeroTail, zero_tail_of
 
 Progress = Callable[[int, int, str], None]
 # Levels of folders that are checked: repositories nest two deep, the cache of Hugging Face three.

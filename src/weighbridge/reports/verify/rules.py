@@ -21,13 +21,13 @@ from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
 from weighbridge.containers.base import Finding, Severity, Stage
 from weighbridge.containers.formats import POINTERS
 from weighbridge.containers.numbered import sets
+from weighbridge.containers.zero_tail import unwritten
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.open import open_headers
 from weighbridge.reports import sidecars
 from weighbridge.reports.identify import name_lies
 from weighbridge.reports.lenient import broken
 from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
-from weighbridge.reports.verify.zeros import unwritten
 
 
 class Flaw(NamedTuple):

@@ -16,17 +16,17 @@ from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
     from weighbridge.containers.torch.zero import ZeroFault
-    from weighbridge.models.runs import Run
+    from weighbridge.models.runs import TrainingRun
 
 
-def _run(repo: Repo) -> Run | None:
+def _run(repo: Repo) -> TrainingRun | None:
     from weighbridge.models import runs  # late, as is every import here: few folders are of runs
 
     if repo.single:
         return None
     if "run" not in repo.memo:
         repo.memo["run"] = runs.run_in(repo.root)
-    found: Run | None = repo.memo["run"]
+    found: TrainingRun | None = repo.memo["run"]
     return found
 
 

@@ -12,10 +12,10 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Severity
+from weighbridge.containers.zero_tail import FRESH
 from weighbridge.models.stored_tensors import node_builder
 from weighbridge.reports.verify.repo import Progress, Repo, RepoFile
 from weighbridge.reports.verify.rules import Flaw
-from weighbridge.reports.verify.zeros import FRESH
 
 
 @dataclass(slots=True)
