@@ -133,6 +133,11 @@ def test_a_habit_is_answered_with_the_command_line_that_does_it(
     assert line in capsys.readouterr().err
 
 
+def test_a_context_of_a_conversion_is_that_of_a_text(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert run("convert", folder, tmp_path / "o.gguf", "--ctx", "4096") == 2
+    assert "--context-length" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("line", sorted({line for _, line in HABITS if line.startswith("wb ")}))
 def test_the_answer_is_a_command_line(line: str) -> None:
     """Its commands and options are there; words in capitals stand for files."""

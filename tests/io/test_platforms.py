@@ -68,8 +68,8 @@ def test_names_that_windows_can_have(name: str) -> None:
 
 def test_names_that_differ_by_case_never_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Folded(files.OutFile):  # a file system that ignores case
-        def __init__(self, path: Path, size: int, *, again: bool = False) -> None:
-            super().__init__(path.with_name(path.name.lower()), size, again=again)
+        def __init__(self, path: Path, size: int, **options: Any) -> None:
+            super().__init__(path.with_name(path.name.lower()), size, **options)
             self.path = path
 
     monkeypatch.setattr(target, "OutFile", Folded)

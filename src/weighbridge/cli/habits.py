@@ -19,7 +19,6 @@ OPTIONS: Final = MappingProxyType(
         ("convert", "--type"): "wb convert SRC DST.gguf --dtype q8_0, or wb quantize SRC DST.gguf Q4_K_M",
         ("convert", "--quantization"): "wb quantize SRC DST.gguf Q4_K_M",
         ("convert", "--remote"): "wb convert hf://ORG/NAME DST.gguf",  # convert_hf_to_gguf.py
-        ("convert", "--ctx"): "wb convert SRC DST.gguf --context-length 4096",
         ("convert", "--output-dir"): "wb convert SRC DST/",
         ("convert", "--upload-repo"): "wb convert SRC DST, then wb ship hub DST",
         ("quantize", "--type"): "wb quantize SRC DST.gguf Q4_K_M",

@@ -54,7 +54,8 @@ def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOpt
     applies to, and for options of a text without one."""
     if not text.text:
         for option in given(text):
-            raise UsageError(f"{option} applies to --text")
+            hint = "the context length of the model: --context-length" if option == "--context" else None
+            raise UsageError(f"{option} applies to --text", hint=hint)
         return None
     if not isinstance(target, SchemeOptions):
         raise UsageError(f"--text doesn't apply to {target.title}", hint=f"it applies to {SchemeOptions.title}")

@@ -29,7 +29,6 @@ from weighbridge.containers.zero_tail import ZeroTail, zero_tail_of
 from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare, walk
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
-from weighbridge.models.data_files import open_data_files
 from weighbridge.models.locate import DCP_METADATA
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
@@ -252,7 +251,9 @@ def _read_file(name: str, path: Path) -> RepoFile:
     if not identity.readable or LEFTOVER.fullmatch(file.base):
         return file
     index, findings = lenient.lenient(source, file.format)
-    if index is not None:
+    if index is not None and len(index.files) > 1:
+        from weighbridge.models.data_files import open_data_files  # late: few files name others
+
         try:
             index = open_data_files(index, file.path.parent)
         except FormatError as error:

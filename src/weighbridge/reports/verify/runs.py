@@ -54,10 +54,13 @@ def _folders(repo: Repo) -> Iterator[tuple[Path, list[RepoFile]]]:
 
 
 def _faults(repo: Repo) -> Iterator[ZeroFault]:
+    folders = list(_folders(repo))
+    if not folders:
+        return
     from weighbridge.containers.torch import zero
     from weighbridge.models.zero import read_states
 
-    for folder, found in _folders(repo):
+    for folder, found in folders:
         files = zero.files_of([f.base for f in found])
         if files is None:
             continue
