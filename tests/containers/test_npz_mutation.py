@@ -27,6 +27,7 @@ def checks() -> Iterator[Check]:
         yield from cases(test)
     yield from (
         test_zips.test_a_name_that_readers_would_cut_is_refused,
+        test_zips.test_a_small_member_is_small,
         test_npz.test_overlapping_members_are_refused,
         test_npz.test_refused,
         test_npz.test_big_endian_arrays,

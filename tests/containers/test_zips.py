@@ -144,6 +144,14 @@ def test_a_name_that_readers_would_cut_is_refused() -> None:
         npz.parse(BytesSource(data))
 
 
+def test_a_small_member_is_small() -> None:
+    source = BytesSource(archive())
+    member = zips.read(source).members[0]
+    assert zips.read_member(source, member, member.size) == npy(ARRAYS["a"])
+    with pytest.raises(FormatError, match="too large"):
+        zips.read_member(source, member, member.size - 1)
+
+
 def test_a_name_that_is_not_its_own_encoding_is_refused() -> None:
     data = archive({"lä": ARRAYS["a"]}).replace("lä".encode(), b"l\xff\xfe")
     with pytest.raises(FormatError, match="UTF-8"):

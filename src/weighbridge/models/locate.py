@@ -57,6 +57,9 @@ _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
+# How names of files with parts of tensors begin, or end.
+_SHARD: Final = "shard-"
+_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
@@ -250,8 +253,10 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if (distributed := _locate_parts(folder, names)) is not None:
-        return distributed
+    if any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) for name in names):
+        distributed = _locate_parts(folder, names)
+        if distributed is not None:
+            return distributed
     for suffix in _SUFFIXES:
         notes = []
         main = _MAIN.get(suffix, f"model{suffix}")
