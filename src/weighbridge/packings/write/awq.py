@@ -53,10 +53,9 @@ def column_factors(
         tried = np.maximum(magnitudes**exponent / (relative ** (1 - exponent) + 1e-4), 1e-4)
         tried /= np.sqrt(tried.max() * tried.min())
         candidates.append(np.where(np.isfinite(tried) & (tried > 0), tried, 1).astype(np.float32))
-    errors = [sum(_error(weights, gptq, factors, products) for weights, gptq in chosen) for factors in candidates]
+    errors = []
+    for factors in candidates:
+        decoded = [gptq.decoded_nearest(np.ascontiguousarray(weights * factors)) / factors for weights, gptq in chosen]
+        errors.append(sum(float(gptq.errors(weights - values, products).sum())
+                          for (weights, gptq), values in zip(chosen, decoded, strict=True)))  # fmt: skip
     return candidates[int(np.argmin(errors))]
-
-
-def _error(weights: Floats, gptq: Gptq, factors: Floats, products: Doubles) -> float:
-    decoded = gptq.decoded_nearest(np.ascontiguousarray(weights * factors)) / factors
-    return float(gptq.errors(weights - decoded, products).sum())
