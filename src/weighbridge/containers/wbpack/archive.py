@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -109,37 +109,30 @@ def read_archive(source: Source) -> PackedArchive:
     text = index.metadata
     if (version := text.get(PACKED_KEY)) != VERSION:
         raise UnsupportedError(f"{source.name} is packed in version {version} of the format", hint="update weighbridge")
-    size, chunk = (_number(source, text, key) for key in ("size", "chunk"))
+    numbers = [text.get(f"{PACKED_KEY}.{key}", "") for key in ("size", "chunk")]
+    for key, value in zip(("size", "chunk"), numbers, strict=True):
+        if not (value.isascii() and value.isdigit() and len(value) <= 19):
+            raise _wrong(source, key, "a number", repr(value[:80]))
+    size, chunk = map(int, numbers)
     if not CHUNKS[0] <= chunk <= CHUNKS[1] or chunk & (chunk - 1):
         raise _wrong(source, "chunk", "a power of two from 4 KiB to 1 MiB", chunk)
     sha256 = text.get(f"{PACKED_KEY}.sha256", "")
     if len(sha256) != 64 or sha256.strip("0123456789abcdef"):
         raise _wrong(source, "sha256", "64 hex digits", repr(sha256[:80]))
-    bases = _bases(source, text.get(f"{PACKED_KEY}.bases", "[]"))
+    files = text.get(f"{PACKED_KEY}.bases", "[]")
+    try:
+        bases = msgspec.json.decode(files, type=tuple[BaseFile, ...])
+    except msgspec.MsgspecError as error:
+        raise _wrong(source, "bases", "a list of files", error) from None
+    if any(base.size < 0 for base in bases):
+        raise _wrong(source, "bases", "sizes that aren't negative", files[:80])
     records, places = _records(source, index, size, chunk, bases)
     return PackedArchive(text.get(f"{PACKED_KEY}.name", ""), size, sha256, chunk, bases, records, places)
 
 
-def _wrong(source: Source, field: str, expected: object, found: object) -> FormatError:
+def _wrong(source: Source, field: str, expected: object, actual: object) -> FormatError:
     return FormatError("a packed file's metadata is wrong", path=source.name, field=f"{PACKED_KEY}.{field}",
-                       expected=expected, found=found)  # fmt: skip
-
-
-def _number(source: Source, text: Any, key: str) -> int:
-    value = text.get(f"{PACKED_KEY}.{key}", "")
-    if not (value.isascii() and value.isdigit() and len(value) <= 19):
-        raise _wrong(source, key, "a number", repr(value[:80]))
-    return int(value)
-
-
-def _bases(source: Source, text: str) -> tuple[BaseFile, ...]:
-    try:
-        bases = msgspec.json.decode(text, type=tuple[BaseFile, ...])
-    except msgspec.MsgspecError as error:
-        raise _wrong(source, "bases", "a list of files", error) from None
-    if any(base.size < 0 for base in bases):
-        raise _wrong(source, "bases", "sizes that aren't negative", text[:80])
-    return bases
+                       expected=expected, found=actual)  # fmt: skip
 
 
 def _records(
@@ -152,8 +145,8 @@ def _records(
                           found=last and last.name)  # fmt: skip
     data = source.read(last.offset, last.nbytes)
 
-    def wrong(message: str, expected: object, found: object) -> FormatError:
-        return FormatError(message, path=source.name, offset=last.offset, field=INDEX, expected=expected, found=found)
+    def wrong(message: str, expected: object, actual: object) -> FormatError:
+        return FormatError(message, path=source.name, offset=last.offset, field=INDEX, expected=expected, found=actual)
 
     head = RECORD.size * len(parts)
     if len(data) < head:
@@ -175,9 +168,9 @@ def _records(
         raise wrong("a chunk has an impossible size", f"{LEAST} to {chunk + OVERHEAD}", (min(sizes), max(sizes)))
     places = array("Q", accumulate(sizes, initial=index.data_start[0]))
     for entry, (record, following) in zip(parts, pairwise([*records, PackedRecord(0, 0, first, None, 0)]), strict=True):
-        found = places[record.first], places[following.first]
-        if found != (entry.offset, entry.offset + entry.nbytes):
-            raise wrong(f"the chunks of {entry.name} aren't its bytes", (entry.offset, entry.nbytes), found)
+        span = places[record.first], places[following.first]
+        if span != (entry.offset, entry.offset + entry.nbytes):
+            raise wrong(f"the chunks of {entry.name} aren't its bytes", (entry.offset, entry.nbytes), span)
     return tuple(records), places
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Transform(IntEnum):
-    """How words are changed before they are taken apart into bytes (docs/wbpack.md)."""
+    """How words are changed before they are split into bytes (docs/wbpack.md)."""
 
     PLAIN = 0
     ROTATED = 1
@@ -37,7 +37,7 @@ def pack_chunk(width: int, transform: Transform, data: Buffer, base: Buffer, out
 
 
 def check_can_pack() -> None:
-    """UnsupportedError without the extension, which alone packs."""
+    """UnsupportedError without the extension: only it packs."""
     if not hasattr(native, "pack_chunk"):
         raise UnsupportedError(f"packing needs the compiled extension: {reason or 'it is of an older version'}",
                                hint="unpacking works without it")  # fmt: skip

@@ -60,7 +60,11 @@ def recognise(probe: Probe) -> Hit:
     try:
         inside = original(probe.source)
         archive = inside.archive
-        name, damage = _identity(inside)
+        try:
+            identity = sniff(inside)
+            name, damage = identity.format, identity.damage
+        except UnsupportedError:  # the base of a delta is missing: only the first bytes are there
+            name, damage = format_of(inside).name, ()
     except WeighbridgeError as error:
         reason = error.reason if isinstance(error, FormatError) else error.message
         return Hit(PACKED, evidence=evidence, confidence="likely", damage=(reason,))
@@ -70,12 +74,3 @@ def recognise(probe: Probe) -> Hit:
         evidence += (f"a delta to {', '.join(base.name for base in archive.bases)}",)
         detail["bases"] = [base.name for base in archive.bases]
     return Hit(PACKED, name, evidence, detail=detail, damage=damage)
-
-
-def _identity(inside: OriginalSource) -> tuple[str, tuple[str, ...]]:
-    """The format of the original and its visible damage; of a delta whose base is missing, by its first bytes."""
-    try:
-        identity = sniff(inside)
-    except UnsupportedError:
-        return format_of(inside).name, ()
-    return identity.format, identity.damage

@@ -48,7 +48,16 @@ class OriginalSource(Source):
     def _decode(self, chunk: PackedChunk, out: memoryview) -> memoryview:
         packed = memoryview(bytearray(chunk.packed))
         self.packed.readinto(chunk.at, packed)
-        base = b"" if not is_delta(packed) else self._base(chunk)
+        base = b""
+        if is_delta(packed):
+            if chunk.base is None:
+                raise FormatError(
+                    "a chunk is a delta, but its record has no base", path=self.packed.name, offset=chunk.at
+                )
+            with self._lock:
+                if self._bases is None:
+                    self._bases = [open_base(self.name, file.name, file.size) for file in self.archive.bases]
+            base = self._bases[chunk.base].read(chunk.base_offset, chunk.size)
         try:
             unpack_chunk(packed, base, out)
         except ValueError as error:
@@ -57,14 +66,6 @@ class OriginalSource(Source):
                 f"a chunk can't be unpacked: {error}", path=self.packed.name, offset=chunk.at, hint=hint
             ) from None
         return out
-
-    def _base(self, chunk: PackedChunk) -> bytes:
-        if chunk.base is None:
-            raise FormatError("a chunk is a delta, but its record has no base", path=self.packed.name, offset=chunk.at)
-        with self._lock:
-            if self._bases is None:
-                self._bases = [open_base(self.name, base.name, base.size) for base in self.archive.bases]
-        return self._bases[chunk.base].read(chunk.base_offset, chunk.size)
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
         spans: list[tuple[int, int]] = []

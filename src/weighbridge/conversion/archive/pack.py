@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -25,7 +25,6 @@ from weighbridge.containers.wbpack.archive import CHUNK, INDEX, NO_BASE, RECORD,
 from weighbridge.containers.wbpack.codec import check_can_pack
 from weighbridge.conversion.archive.options import PackOptions
 from weighbridge.conversion.archive.records import (
-    BasePlace,
     PlannedRecord,
     base_places,
     files_of,
@@ -176,10 +175,14 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
         for path in paths:
             source = stack.enter_context(open_source(path))
             name = path.relative_to(src).as_posix() if folder else path.name
-            if path in weights:
-                files.append(_to_pack(name, source, base, bases))
-            else:
+            if path not in weights:
                 files.append(FileToPack(name, path.name, source))
+                continue
+            if is_packed(source):
+                raise UsageError(f"{source.name} is packed already", hint=f"wb unpack {source.name} DST")
+            records = planned_records(source.size, places_of(source), base, [b.size for b in bases])
+            packed_name = name if name.endswith(_SUFFIX) else name + _SUFFIX
+            files.append(FileToPack(packed_name, path.name, source, records))
         if not any(file.records for file in files):
             raise UsageError(f"{src} has nothing to pack", hint="its weights are empty files")
         if bases and not any(record.base is not None for file in files for record in file.records):
@@ -188,14 +191,6 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
         states = tuple(state_of(path) for path in (*paths, *base_paths))
         return PackPlan(str(src), target, folder, tuple(files), tuple(base_paths), bases, states, options,
                         OpenTogether(stack))  # fmt: skip
-
-
-def _to_pack(name: str, source: Source, base: Mapping[str, BasePlace], bases: Sequence[Source]) -> FileToPack:
-    if is_packed(source):
-        raise UsageError(f"{source.name} is packed already", hint=f"wb unpack {source.name} DST")
-    records = planned_records(source.size, places_of(source), base, [b.size for b in bases])
-    packed_name = name if name.endswith(_SUFFIX) else name + _SUFFIX
-    return FileToPack(packed_name, Path(name).name, source, records)
 
 
 class _Run:
@@ -219,7 +214,11 @@ class _Run:
             reserved=False,
         )  # fmt: skip
         with into as sink, Workers(write.workers, "pack") as pool:
-            bases = self._base_files(pool)
+            digests = pool.map(lambda source: digest_of(source, "sha256"), plan.bases)
+            bases = [
+                BaseFile(path.name, source.size, digest)
+                for path, source, digest in zip(plan.base_paths, plan.bases, digests, strict=True)
+            ]
             reports = tuple(
                 self._pack(sink, pool, number, file, bases) if file.records else self._copy(sink, file)
                 for number, file in enumerate(plan.files)
@@ -232,12 +231,6 @@ class _Run:
             plan.source, str(plan.target), reports, size, packed, packed / size, time.monotonic() - start, self.resumed,
             tuple(link_notes(plan.target)),
         )  # fmt: skip
-
-    def _base_files(self, pool: Workers) -> tuple[BaseFile, ...]:
-        """The base's files with their digests."""
-        digests = pool.map(lambda source: digest_of(source, "sha256"), self.plan.bases)
-        rows = zip(self.plan.base_paths, self.plan.bases, digests, strict=True)
-        return tuple(BaseFile(path.name, source.size, digest) for path, source, digest in rows)
 
     def _advance(self, count: int, name: str) -> None:
         self.done += count
@@ -257,8 +250,18 @@ class _Run:
     ) -> PackedFileReport:
         header = file.reserved(bases)
         out = sink.create(file.name if self.plan.folder else "", file.most(header))
-        sizes = self._pack_chunks(sink, pool, number, file, out, header)
-        return self._finish(out, file, bases, header, *sizes)
+        sizes, digest = self._pack_chunks(sink, pool, number, file, out, header)
+        left, lengths, index = iter(sizes), [], bytearray()
+        for record in file.records:
+            lengths.append(sum(islice(left, record.chunks)))
+            base = NO_BASE if record.base is None else record.base
+            index += RECORD.pack(record.size, record.base_offset, base, 0)
+        index += b"".join(map(SIZE.pack, sizes))
+        end = header + sum(lengths)
+        out.write(0, file.header(lengths, digest, bases, header))
+        out.write(end, bytes(index))
+        out.shrink(end + len(index))
+        return PackedFileReport(file.name, file.source.size, end + len(index), len(file.records), digest)
 
     def _pack_chunks(
         self, sink: Sink, pool: Workers, number: int, file: FileToPack, out: OutFile, at: int
@@ -299,19 +302,3 @@ class _Run:
             base = memoryview(bytearray(len(data)))
             self.plan.bases[record.base].readinto(record.base_offset + start - record.start, base)
         return data, pack_best(record.dtype, data, base)
-
-    def _finish(
-        self, out: OutFile, file: FileToPack, bases: Sequence[BaseFile], header: int, sizes: list[int], digest: str
-    ) -> PackedFileReport:
-        """Writes the index and the header, and cuts the file to its size."""
-        rest, lengths, index = iter(sizes), [], bytearray()
-        for record in file.records:
-            lengths.append(sum(islice(rest, record.chunks)))
-            number = NO_BASE if record.base is None else record.base
-            index += RECORD.pack(record.size, record.base_offset, number, 0)
-        index += b"".join(map(SIZE.pack, sizes))
-        end = header + sum(lengths)
-        out.write(0, file.header(lengths, digest, bases, header))
-        out.write(end, bytes(index))
-        out.shrink(end + len(index))
-        return PackedFileReport(file.name, file.source.size, end + len(index), len(file.records), digest)

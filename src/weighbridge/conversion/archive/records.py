@@ -70,21 +70,19 @@ class PlannedRecord(NamedTuple):
 
 
 def places_of(source: Source) -> tuple[StoredTensor, ...]:
-    """The tensors whose bytes are in a file as they are; none if Weighbridge doesn't read it."""
+    """The tensors whose bytes a file holds unchanged; none if Weighbridge doesn't read it."""
     try:
         index = parse(source)
     except (UnsupportedError, RefusedError):
         return ()
-    starts = [(entry, _offset_in(source, index.files[entry.file], entry.offset)) for entry in index.whole()]
-    return tuple(StoredTensor(e.name, e.dtype, e.shape, start, start + e.nbytes)
-                 for e, start in starts if start is not None)  # fmt: skip
-
-
-def _offset_in(source: Source, part: Source, offset: int) -> int | None:
-    """The offset in a file of a byte of its part; None if the part isn't a window of the file."""
-    while isinstance(part, Window) and part is not source:
-        offset, part = part.offset + offset, part.parent
-    return offset if part is source else None
+    tensors = []
+    for entry in index.whole():
+        part, start = index.files[entry.file], entry.offset
+        while isinstance(part, Window) and part is not source:
+            start, part = part.offset + start, part.parent
+        if part is source:
+            tensors.append(StoredTensor(entry.name, entry.dtype, entry.shape, start, start + entry.nbytes))
+    return tuple(tensors)
 
 
 def files_of(src: Path) -> list[Path]:
@@ -95,7 +93,8 @@ def files_of(src: Path) -> list[Path]:
 def planned_records(
     size: int, places: Sequence[StoredTensor], base: Mapping[str, BasePlace], base_sizes: Sequence[int]
 ) -> tuple[PlannedRecord, ...]:
-    """The records of a file of `size` bytes, which cover it. Of tensors that share bytes, the first one counts."""
+    """The records of a file of `size` bytes, which cover it; deltas to tensors of the
+    base with the same name, type and shape. Of tensors that share bytes, the first one counts."""
     starts = sorted((p for p in places if p.start < p.end <= size), key=lambda p: (p.start, -p.end))
     kept: list[StoredTensor] = []
     for place in starts:
@@ -108,7 +107,12 @@ def planned_records(
         if name in names or not name or name.startswith(PACKED_KEY) or _LONE.search(name):
             name = f"{UNNAMED}{len(records)}"
         names.add(name)
-        records.append(_with_base(PlannedRecord(name, start, end, place and place.dtype), place, base, base_sizes))
+        record = PlannedRecord(name, start, end, place and place.dtype)
+        if place is not None and (old := base.get(place.name)) is not None:
+            is_same = (old.place.dtype, old.place.shape) == (place.dtype, place.shape)
+            if is_same and old.place.start + record.size <= base_sizes[old.number]:
+                record = record._replace(base=old.number, base_offset=old.place.start)
+        records.append(record)
 
     if size and (not kept or kept[0].start):
         add(UNNAMED, 0, kept[0].start if kept else size, None)
@@ -129,41 +133,29 @@ def _readable_head(record: PlannedRecord, names: Container[str]) -> Iterator[Pla
         yield record
         return
     alone = record._replace(base=None, base_offset=0)
-    rest = f"{UNNAMED}{record.name}"
-    if cut >= record.end or rest in names:
+    tail = f"{UNNAMED}{record.name}"
+    if cut >= record.end or tail in names:
         yield alone
         return
     yield alone._replace(end=cut)
-    yield record._replace(name=rest, start=cut, base_offset=record.base_offset + cut - record.start)
-
-
-def _with_base(
-    record: PlannedRecord, place: StoredTensor | None, base: Mapping[str, BasePlace], sizes: Sequence[int]
-) -> PlannedRecord:
-    """The record as a delta, if the base has a tensor of its name, type and shape."""
-    found = base.get(place.name) if place is not None else None
-    if found is None or place is None or (found.place.dtype, found.place.shape) != (place.dtype, place.shape):
-        return record
-    if found.place.start + record.size > sizes[found.number]:
-        return record
-    return record._replace(base=found.number, base_offset=found.place.start)
+    yield record._replace(name=tail, start=cut, base_offset=record.base_offset + cut - record.start)
 
 
 def base_places(sources: Sequence[Source]) -> Mapping[str, BasePlace]:
     """The tensors of a base's files by name. UsageError if it has none."""
-    found = {p.name: BasePlace(number, p) for number, source in enumerate(sources) for p in places_of(source)}
-    if not found:
+    tensors = {p.name: BasePlace(number, p) for number, source in enumerate(sources) for p in places_of(source)}
+    if not tensors:
         raise UsageError("the base has no tensors that are stored as they are", hint="unpack or unzip it first")
-    return found
+    return tensors
 
 
 def pack_best(dtype: DType | None, data: memoryview, base: memoryview | None) -> memoryview:
-    """The packed form of a chunk: alone or as a delta, whichever is smaller."""
+    """The smaller packed form of a chunk: without its base or as a delta."""
     width, alone, delta = words_of(dtype)
     best = None if base is None else _packed(width, delta, data, base)
     if best is None or len(best) > _GOOD * len(data):
-        other = _packed(width, alone, data, memoryview(b""))
-        best = other if best is None or len(other) < len(best) else best
+        plain = _packed(width, alone, data, memoryview(b""))
+        best = plain if best is None or len(plain) < len(best) else best
     return best
 
 

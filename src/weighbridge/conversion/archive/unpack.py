@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
-from weighbridge.containers.wbpack.archive import BaseFile, is_packed, read_archive
+from weighbridge.containers.wbpack.archive import is_packed, read_archive
 from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.conversion.archive.options import UnpackOptions
 from weighbridge.conversion.archive.records import files_of
@@ -53,16 +53,12 @@ def _original(name: str, source: Source, bases: Mapping[tuple[str, int], Path], 
     archive = read_archive(source)
     if folder and archive.name and Path(archive.name).name == archive.name:
         name = (Path(name).parent / archive.name).as_posix()
-    opened = _opened(source, archive.bases, bases) if bases else None
+    opened: list[Source] | None = [] if bases else None
+    if opened is not None:
+        with ExitStack() as stack:
+            for file in archive.bases:
+                path = bases.get((file.name, file.size))
+                base = open_source(path) if path is not None else open_base(source.name, file.name, file.size)
+                opened.append(stack.enter_context(base))
+            stack.pop_all()
     return replace(writers.raw(name, OriginalSource(source, archive, opened)), digest=("sha256", archive.sha256))
-
-
-def _opened(packed: Source, files: Sequence[BaseFile], known: Mapping[tuple[str, int], Path]) -> list[Source]:
-    with ExitStack() as stack:
-        sources: list[Source] = []
-        for file in files:
-            path = known.get((file.name, file.size))
-            source = open_source(path) if path is not None else open_base(packed.name, file.name, file.size)
-            sources.append(stack.enter_context(source))
-        stack.pop_all()
-        return sources

@@ -1,4 +1,4 @@
-"""Weights that are rounded by what a text shows of their inputs, layer by layer.
+"""Weights that are rounded by the inputs that a text gives them, layer by layer.
 
 Matrices of one input are rounded together, in the order in which the model computes them: a layer's q, k and v, then o,
 gate and up, down. Inputs are those of the model whose earlier matrices are rounded already, so later ones repair a part
@@ -93,7 +93,7 @@ class RoundedPart(NamedTuple):
     name: str
     source: Node
     rule: RoundToIntQuant
-    words: Stored
+    packed: Stored
     scales: Stored
     zeros: Stored | None
 
@@ -101,14 +101,14 @@ class RoundedPart(NamedTuple):
     def placed(cls, name: str, source: Node, rule: RoundToIntQuant, into: ComputedBytes) -> RoundedPart:
         rows, columns = source.spec.shape
         groups = (rows, columns // rule.group)
-        words = into.place(Spec((rows, -(-columns * rule.bits // 32)), I32))
+        packed = into.place(Spec((rows, -(-columns * rule.bits // 32)), I32))
         zeros = None if rule.symmetric else into.place(Spec(groups, U8))
-        return cls(name, source, rule, words, into.place(Spec(groups, rule.scale_dtype)), zeros)
+        return cls(name, source, rule, packed, into.place(Spec(groups, rule.scale_dtype)), zeros)
 
     @property
     def form(self) -> IntQuantMatrix:
         rule = self.rule
-        codes = nodes.codes(self.words, _STREAM, rule.bits, self.source.spec.shape[-1])
+        codes = nodes.codes(self.packed, _STREAM, rule.bits, self.source.spec.shape[-1])
         return IntQuantMatrix(rule.bits, rule.group, codes, self.scales, self.zeros)
 
     @property
@@ -130,9 +130,9 @@ class RoundedPart(NamedTuple):
         into, dtype = self.scales.source, self.scales.spec.dtype
         assert isinstance(into, ComputedBytes)
         scales = nodes.cast(self.scales, F32).read_all().view(np.float32).reshape(self.scales.spec.shape)
-        wanted = scales[start : start + len(factors)] / factors[:, None]
-        rescaled = rounded(dtype, wanted)
-        if not (np.abs(rescaled - wanted) <= _SCALE_ERROR * np.abs(wanted)).all():
+        quotients = scales[start : start + len(factors)] / factors[:, None]
+        rescaled = rounded(dtype, quotients)
+        if not (np.abs(rescaled - quotients) <= _SCALE_ERROR * np.abs(quotients)).all():
             return False
         scales[start : start + len(factors)] = rescaled
         into.put(self.scales, as_bytes(dtype, scales))
@@ -140,9 +140,9 @@ class RoundedPart(NamedTuple):
 
     def put(self, codes: Bytes, scales: Bytes, zeros: Bytes) -> None:
         """Stores codes U8 [rows, columns], and the scales' bytes and zero points of groups."""
-        into = self.words.source
+        into = self.packed.source
         assert isinstance(into, ComputedBytes)
-        into.put(self.words, bits.pack(_STREAM, self.rule.bits, codes))
+        into.put(self.packed, bits.pack(_STREAM, self.rule.bits, codes))
         into.put(self.scales, scales)
         if self.zeros is not None:
             into.put(self.zeros, zeros)
@@ -177,7 +177,7 @@ class InputSums:
     matrices: Matrices
     memory: int
     pending: set[str] = field(default_factory=set)
-    found: dict[tuple[tuple[str, ...], int | None], Inputs] = field(default_factory=dict)
+    by_input: dict[tuple[tuple[str, ...], int | None], Inputs] = field(default_factory=dict)
 
     def __call__(self, names: Sequence[str], x: Floats, expert: int | None = None) -> None:
         """See `layers.Observer`."""
@@ -186,16 +186,16 @@ class InputSums:
         if not parts:
             return
         key, size = (tuple(names), expert), 8 * x.shape[1] ** 2
-        if key not in self.found:
-            if self.found and size + sum(one.products.nbytes for one in self.found.values()) > self.memory:
+        if key not in self.by_input:
+            if self.by_input and size + sum(inputs.products.nbytes for inputs in self.by_input.values()) > self.memory:
                 raise ObservedError
-            self.found[key] = Inputs.empty(x.shape[1], parts)
-        self.found[key].add(x)
+            self.by_input[key] = Inputs.empty(x.shape[1], parts)
+        self.by_input[key].add(x)
         raise ObservedError
 
 
 class RoundedProvider(FileProvider):
-    """A model some of whose matrices are replaced. `rounded`: all tensors by canonical name, with the new ones; `done`:
+    """A model with some matrices replaced. `rounded`: all tensors by canonical name, with the new ones; `done`:
     those that are used."""
 
     def __init__(self, computed: ComputedModel, rounded: Mapping[str, LogicalTensor]) -> None:
@@ -225,7 +225,7 @@ class Folds(Protocol):
     def routers(self) -> Matrices: ...
 
     def apply(self, place: Place, inputs: Inputs) -> None:
-        """Does so for the matrices that read these inputs, of which `place` is one, and adapts the inputs."""
+        """Does so for `place` and the other matrices that read these inputs, and adapts the inputs."""
 
     def finish(self) -> None:
         """Called after the last layer."""
@@ -251,7 +251,8 @@ class LayerRounding:
         with np.errstate(over="ignore", invalid="ignore"), self.forward.embedded(ids) as states:
             for layer in range(layers):
                 for step in self.forward.steps(layer, states):
-                    names = self._of_step(layer, step)
+                    starts = tuple(f"layers.{layer}.{part}." for part in step.parts)
+                    names = {m.name for (name, _), m in self.sums.matrices.items() if name.startswith(starts)}
                     self._round(step, names, rounder)
                     step.run(True)
                     left -= names
@@ -262,16 +263,12 @@ class LayerRounding:
         if self.folds is not None:
             self.folds.finish()
 
-    def _of_step(self, layer: int, step: LayerStep) -> set[str]:
-        starts = tuple(f"layers.{layer}.{part}." for part in step.parts)
-        return {matrix.name for (name, _), matrix in self.sums.matrices.items() if name.startswith(starts)}
-
     def _round(self, step: LayerStep, names: set[str], rounder: Rounder) -> None:
         sums = self.sums
         sums.pending = set(names)
         while sums.pending:
             step.run(False)
-            for (matrices, expert), inputs in sums.found.items():
+            for (matrices, expert), inputs in sums.by_input.items():
                 if not np.isfinite(inputs.products).all():
                     raise FormatError("activations aren't finite", path=inputs.parts[0],
                                       hint="the weights or their scales are damaged")  # fmt: skip
@@ -280,10 +277,10 @@ class LayerRounding:
                     self.provider.done |= self.folds.changed
                 for name in inputs.parts:
                     self._finish(name, rounder, inputs)
-            if not sums.found:  # the rest are experts that no token reached
+            if not sums.by_input:  # the rest are experts that no token reached
                 for name in sorted(sums.pending):
                     self._finish(name, rounder, None)
-            sums.found.clear()
+            sums.by_input.clear()
 
     def _finish(self, name: str, rounder: Rounder, inputs: Inputs | None) -> None:
         self.sums.pending.discard(name)

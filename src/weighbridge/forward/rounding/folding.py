@@ -29,7 +29,7 @@ from weighbridge.tensors.nodes.base import Stored
 
 
 class Fold(NamedTuple):
-    """Matrices of one input, and where it comes from: a `norm` (its name without `.weight`), or the rows of a matrix,
+    """Matrices of one input, and its producer: a `norm` (its name without `.weight`), or the rows of a matrix,
     `producer`; `tied`: the row of each column."""
 
     consumers: tuple[Place, ...]
@@ -42,44 +42,37 @@ def folds(graph: Graph) -> Iterator[Fold]:
     """The folds of a model."""
     for layer in range(graph.layers):
         yield from _of_norms(graph, layer)
-        if (found := _of_values(graph, layer)) is not None:
-            yield found
-        yield from _of_networks(graph, layer)
+        name = f"layers.{layer}.attention"
+        if graph.has(f"{name}.v.weight") and not graph.config.keys.get("attention.clamp_kqv"):
+            (heads, shared), wide = graph.heads(layer), int(graph.config.value_dim or 0)
+            columns = np.arange(heads * wide)
+            tied = columns // wide // (heads // shared) * wide + columns % wide
+            yield Fold(((f"{name}.o.weight", None),), producer=(f"{name}.v.weight", None), tied=tied)
+        if not graph.row.gated:
+            yield from _of_networks(graph, layer)
 
 
 def _of_norms(graph: Graph, layer: int) -> Iterator[Fold]:
     name = f"layers.{layer}"
     attention: list[Place] = [(f"{name}.attention.{part}.weight", None) for part in ("qkv", "q", "k", "v")]
-    rest: list[Place] = [
+    network: list[Place] = [
         (f"{name}.{part}.weight", None)
         for part in ("moe.router", "mlp.gate", "mlp.up", "moe.shared.router", "moe.shared.gate", "moe.shared.up")
     ]
-    rest += _experts(graph, f"{name}.moe.experts.gate.weight") + _experts(graph, f"{name}.moe.experts.up.weight")
+    network += _experts(graph, f"{name}.moe.experts.gate.weight") + _experts(graph, f"{name}.moe.experts.up.weight")
     first, second = f"{name}.attention.norm", f"{name}.mlp.norm"
     together = graph.parallel and not graph.has(f"{second}.weight")
-    for norm, places in ((first, attention + rest),) if together else ((first, attention), (second, rest)):
-        found = tuple(place for place in places if graph.has(place[0]))
-        if found and graph.has(f"{norm}.weight"):
-            yield Fold(found, norm)
+    for norm, places in ((first, attention + network),) if together else ((first, attention), (second, network)):
+        consumers = tuple(place for place in places if graph.has(place[0]))
+        if consumers and graph.has(f"{norm}.weight"):
+            yield Fold(consumers, norm)
 
 
 def _experts(graph: Graph, name: str) -> list[Place]:
     return [(name, expert) for expert in range(graph.shapes[name][0])] if graph.has(name) else []
 
 
-def _of_values(graph: Graph, layer: int) -> Fold | None:
-    name = f"layers.{layer}.attention"
-    if not graph.has(f"{name}.v.weight") or graph.config.keys.get("attention.clamp_kqv"):
-        return None
-    (heads, shared), wide = graph.heads(layer), int(graph.config.value_dim or 0)
-    columns = np.arange(heads * wide)
-    tied = columns // wide // (heads // shared) * wide + columns % wide
-    return Fold(((f"{name}.o.weight", None),), producer=(f"{name}.v.weight", None), tied=tied)
-
-
 def _of_networks(graph: Graph, layer: int) -> Iterator[Fold]:
-    if graph.row.gated:
-        return
     for part in ("mlp", "moe.shared", "moe.experts"):
         up, down = (f"layers.{layer}.{part}.{matrix}.weight" for matrix in ("up", "down"))
         if not graph.has(f"layers.{layer}.{part}.gate.weight") or graph.has(f"layers.{layer}.{part}.up.bias"):
@@ -102,8 +95,8 @@ class FloatPart(NamedTuple):
     stored: Stored
 
     def read(self) -> Floats:
-        found: Floats = nodes.cast(self.source, F32).read_all().view(np.float32).reshape(self.source.spec.shape)
-        return found
+        values: Floats = nodes.cast(self.source, F32).read_all().view(np.float32).reshape(self.source.spec.shape)
+        return values
 
     def put(self, values: Floats) -> None:
         into = self.stored.source
@@ -151,7 +144,7 @@ class Folding:
         )
 
     def apply(self, place: Place, inputs: Inputs) -> None:
-        """Chooses the factors of the matrices that read these inputs, and changes them and what makes the inputs.
+        """Chooses the factors of the matrices that read these inputs, and changes them and the inputs' producer.
         `place`: one of the matrices."""
         fold = self._folds.get(place)
         if fold is None:
@@ -161,15 +154,15 @@ class Folding:
         names = dict.fromkeys(self.names[each] for each in fold.consumers)
         consumers = [Consumer(self.parts[n].values, self.parts[n].rule) for n in names if n in self.parts]
         factors = column_factors(consumers, inputs.products, inputs.magnitudes / max(inputs.rows, 1), fold.tied)
-        found = self._into_norm(fold.norm, factors) if fold.norm else self._into_rows(fold, factors)
-        if found is None:
+        applied = self._into_norm(fold.norm, factors) if fold.norm else self._into_rows(fold, factors)
+        if applied is None:
             return
         self.applied += 1
-        inputs.products /= np.multiply.outer(found, found).astype(np.float64)
+        inputs.products /= np.multiply.outer(applied, applied).astype(np.float64)
         for name in names:
-            self.columns[name] = found
+            self.columns[name] = applied
             if name in self.floats:
-                self.floats[name].put(self.floats[name].read() * found)
+                self.floats[name].put(self.floats[name].read() * applied)
         self.changed |= {each for each in fold.consumers if self.names[each] in self.floats}
 
     def _into_norm(self, norm: str, factors: Floats) -> Floats:

@@ -31,7 +31,7 @@ from weighbridge.packings.write.gptq import ActOrder, Gptq
 _HF: Final = "hf"
 #: Bytes of sums and hidden states, unless the caller limits the memory.
 _MEMORY: Final = 4 << 30
-#: Damping, and what is added per column and token: with few tokens GPTQ would fit these only
+#: Damping, and the increase per column and token: with few tokens GPTQ would fit these only
 #: (docs/quantize-quality.md).
 _DAMP: Final = 0.01
 _DAMP_BY_TOKENS: Final = 0.4
@@ -67,32 +67,30 @@ class SchemeRounder:
         if part.name in self.columns:
             weights = weights * self.columns[part.name]
         tokens, columns = 0 if inputs is None else inputs.rows, weights.shape[1]
-        gptq = Gptq(part.rule, self.order, self._damp(columns, tokens))
+        damp = _DAMP + _DAMP_BY_TOKENS * columns / max(tokens, 1) if self.damp is None else self.damp
+        gptq = Gptq(part.rule, self.order, damp)
         try:
-            made = gptq.nearest(weights) if inputs is None else gptq.round(weights, inputs.products)
+            matrix = gptq.nearest(weights) if inputs is None else gptq.round(weights, inputs.products)
         except np.linalg.LinAlgError:
             raise FormatError("the sums of its inputs can't be factored", path=part.name, hint="--damp 0.1") from None
-        part.put(made.codes, made.scales, made.zeros)
-        self.layers.append(RoundedLayer(part.name, tokens, columns, made.error, made.nearest, made.damp))
-
-    def _damp(self, columns: int, tokens: int) -> float:
-        return _DAMP + _DAMP_BY_TOKENS * columns / max(tokens, 1) if self.damp is None else self.damp
+        part.put(matrix.codes, matrix.scales, matrix.zeros)
+        self.layers.append(RoundedLayer(part.name, tokens, columns, matrix.error, matrix.nearest, matrix.damp))
 
     def notes(self) -> list[str]:
         """The results in a few lines."""
-        ratios = [one.error / one.nearest for one in self.layers if one.nearest]
+        ratios = [layer.error / layer.nearest for layer in self.layers if layer.nearest]
         lines = []
         if ratios:
             count = plural(len(ratios), "matrix")
             lines.append(f"error of the products of {count} with the text's inputs: {statistics.median(ratios):.0%} of"
                          " that of rounding to nearest (median)")  # fmt: skip
-        few = {one.name: one.tokens for one in self.layers if 0 < one.tokens < one.columns}
-        none = {one.name: 0 for one in self.layers if not one.tokens}
-        for what, names in (("rounded to nearest, since no token reached them", none),
+        few = {layer.name: layer.tokens for layer in self.layers if 0 < layer.tokens < layer.columns}
+        none = {layer.name: 0 for layer in self.layers if not layer.tokens}
+        for reason, names in (("rounded to nearest, since no token reached them", none),
                             ("reached by fewer tokens than they have columns", few)):  # fmt: skip
             if names:
                 more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-                lines.append(f"{plural(len(names), 'matrix')} {what}: {', '.join(list(names)[:_LISTED])}{more}")
+                lines.append(f"{plural(len(names), 'matrix')} {reason}: {', '.join(list(names)[:_LISTED])}{more}")
         return lines
 
 
@@ -131,8 +129,8 @@ class SchemeRounding:
         ).canonical
         self._is_done = False
         if write.max_memory is not None and self.memory > write.max_memory:
-            largest = max(self.parts.values(), key=_needed)
-            raise RefusedError(f"{largest.name}: rounding it by a text takes {_needed(largest):,} bytes",
+            largest = max(self.parts.values(), key=_peak_bytes)
+            raise RefusedError(f"{largest.name}: rounding it by a text takes {_peak_bytes(largest):,} bytes",
                                hint=f"--max-memory {self.memory:,}".replace(",", ""))  # fmt: skip
 
     @property
@@ -144,7 +142,7 @@ class SchemeRounding:
     def memory(self) -> int:
         """Bytes for the largest matrix, and for hidden states."""
         states = self.ids.size * self.computed.graph.config.dim * 4
-        return max(map(_needed, self.parts.values())) + min(states, self.bound // 4)
+        return max(map(_peak_bytes, self.parts.values())) + min(states, self.bound // 4)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -162,7 +160,7 @@ class SchemeRounding:
         self.bytes.close()
 
 
-def _needed(part: RoundedPart) -> int:
+def _peak_bytes(part: RoundedPart) -> int:
     """Bytes that rounding a matrix takes: the sums, their factor and products in F64, and copies of the weights."""
     rows, columns = part.source.spec.shape
     return 4 * 8 * columns**2 + 6 * 4 * rows * columns
@@ -171,7 +169,7 @@ def _needed(part: RoundedPart) -> int:
 def _floats(
     request: ToCalibrate, graph: Graph, every: Matrices, parts: Mapping[str, RoundedPart], into: ComputedBytes
 ) -> dict[str, FloatPart]:
-    """The tensors that folds may change and that stay floats, each of which is one tensor of the model."""
+    """The tensors that folds may change and that stay floats; each is one tensor of the model."""
     places = {place for fold in folds(graph) for place in fold.consumers}
     places |= {(f"{fold.norm}.{kind}", None) for fold in folds(graph) if fold.norm for kind in ("weight", "bias")}
     places |= {bias_of(fold.producer) for fold in folds(graph) if fold.producer is not None}

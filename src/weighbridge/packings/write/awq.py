@@ -48,20 +48,14 @@ def column_factors(
     if tied is not None:
         counts = np.bincount(tied)
         magnitudes, relative = ((np.bincount(tied, each) / counts)[tied] for each in (magnitudes, relative))
-    candidates = [
-        np.ones(len(magnitudes), np.float32),
-        *(_factors(magnitudes, relative, n / _STEPS) for n in range(_STEPS)),
-    ]
-    errors = [sum(_error(weights, gptq, factors, products) for weights, gptq in chosen) for factors in candidates]
+    candidates: list[Floats] = [np.ones(len(magnitudes), np.float32)]
+    for exponent in (n / _STEPS for n in range(_STEPS)):
+        tried = np.maximum(magnitudes**exponent / (relative ** (1 - exponent) + 1e-4), 1e-4)
+        tried /= np.sqrt(tried.max() * tried.min())
+        candidates.append(np.where(np.isfinite(tried) & (tried > 0), tried, 1).astype(np.float32))
+    errors = []
+    for factors in candidates:
+        decoded = [gptq.decoded_nearest(np.ascontiguousarray(weights * factors)) / factors for weights, gptq in chosen]
+        errors.append(sum(float(gptq.errors(weights - values, products).sum())
+                          for (weights, gptq), values in zip(chosen, decoded, strict=True)))  # fmt: skip
     return candidates[int(np.argmin(errors))]
-
-
-def _factors(magnitudes: Doubles, relative: Doubles, exponent: float) -> Floats:
-    found = np.maximum(magnitudes**exponent / (relative ** (1 - exponent) + 1e-4), 1e-4)
-    found /= np.sqrt(found.max() * found.min())
-    return np.where(np.isfinite(found) & (found > 0), found, 1).astype(np.float32)
-
-
-def _error(weights: Floats, gptq: Gptq, factors: Floats, products: Doubles) -> float:
-    found = gptq.decoded_nearest(np.ascontiguousarray(weights * factors)) / factors
-    return float(gptq.errors(weights - found, products).sum())

@@ -29,7 +29,7 @@ ActOrder = Literal["none", "static", "groups"]
 _BLOCK: Final = 128
 #: Rows and columns of the matrices that LAPACK factors; larger ones are put together of them by products.
 _SMALL: Final = 64
-#: The damping is multiplied by this as long as a matrix can't be factored, at most so many times.
+#: The damping is multiplied by this until a matrix can be factored, at most `_TRIES` times.
 _MORE: Final = 10.0
 _TRIES: Final = 6
 _PANEL: Final = 1024
@@ -39,17 +39,8 @@ _PANEL: Final = 1024
 
 
 def inverse_factor(matrix: Doubles) -> Doubles:
-    """The lower L^-1 of matrix = L L^T, in its place. Raises LinAlgError if the matrix isn't positive definite."""
-    _cholesky(matrix)
-    _invert(matrix)
-    matrix[:] = np.tril(matrix)
-    if not np.isfinite(matrix).all():
-        raise np.linalg.LinAlgError
-    return matrix
-
-
-def _cholesky(matrix: Doubles) -> None:
-    """Puts the factor in the lower half, by blocks: LAPACK's own result depends on the number of threads."""
+    """The lower L^-1 of matrix = L L^T, in its place. Raises LinAlgError if the matrix isn't positive definite. L is
+    computed by blocks: LAPACK's own result depends on the number of threads."""
     for at in range(0, len(matrix), _SMALL):
         end = min(at + _SMALL, len(matrix))
         matrix[at:end, at:end] = corner = np.linalg.cholesky(matrix[at:end, at:end])
@@ -58,6 +49,11 @@ def _cholesky(matrix: Doubles) -> None:
             matrix[end:, at:end] = below
             for row in range(end, len(matrix), _PANEL):
                 matrix[row : row + _PANEL, end:] -= below[row - end :][:_PANEL] @ below.T
+    _invert(matrix)
+    matrix[:] = np.tril(matrix)
+    if not np.isfinite(matrix).all():
+        raise np.linalg.LinAlgError
+    return matrix
 
 
 def _invert(lower: Doubles) -> None:
@@ -121,15 +117,15 @@ class Gptq:
         nearest = self._nearest(weights)
         order = order_of(self.order, np.diag(hessian), self.rule.group)
         factor, damp = self._factor(hessian, order.columns)
-        found = self._columns(weights, factor, order)
+        moved = self._columns(weights, factor, order)
         total = self.errors(weights, hessian).sum()
-        plain, moved = (self.errors(weights - self.values(part), hessian) for part in (nearest, found))
-        worse = moved > plain
-        for new, old in ((found.codes, nearest.codes), (found.scales, nearest.scales), (found.zeros, nearest.zeros)):
+        plain, after = (self.errors(weights - self.values(part), hessian) for part in (nearest, moved))
+        worse = after > plain
+        for new, old in ((moved.codes, nearest.codes), (moved.scales, nearest.scales), (moved.zeros, nearest.zeros)):
             new[worse] = old[worse]
         scale = 1 / total if total > 0 else 0.0
-        error = float(np.where(worse, plain, moved).sum() * scale)
-        return self._stored(found, error, float(plain.sum() * scale), damp)
+        error = float(np.where(worse, plain, after).sum() * scale)
+        return self._stored(moved, error, float(plain.sum() * scale), damp)
 
     def nearest(self, weights: Floats) -> RoundedMatrix:
         """Rounds weights [rows, columns] to nearest; errors are 0."""
@@ -142,15 +138,15 @@ class Gptq:
     @staticmethod
     def errors(difference: Floats, hessian: Doubles) -> Doubles:
         """d H d^T of each row d."""
-        found: Doubles = np.einsum("ij,ij->i", difference @ hessian, difference)
-        return found
+        squares: Doubles = np.einsum("ij,ij->i", difference @ hessian, difference)
+        return squares
 
     def values(self, part: _Codes) -> Floats:
         """The values that a reader decodes."""
-        scales = rounded(self.rule.scale_dtype, part.scales)
         group = self.rule.group
-        found: Floats = (part.codes.astype(np.float32) - np.repeat(part.zeros, group, 1)) * np.repeat(scales, group, 1)
-        return found
+        scales = np.repeat(rounded(self.rule.scale_dtype, part.scales), group, 1)
+        values: Floats = (part.codes.astype(np.float32) - np.repeat(part.zeros, group, 1)) * scales
+        return values
 
     def _stored(self, part: _Codes, error: float, nearest: float, damp: float) -> RoundedMatrix:
         scales = as_bytes(self.rule.scale_dtype, part.scales)
@@ -158,9 +154,9 @@ class Gptq:
 
     def _nearest(self, weights: Floats) -> _Codes:
         rows = len(weights)
-        found = self.rule.parameters(weights.reshape(-1))
-        codes = self.rule.codes(weights.reshape(-1), found, self.rule.group)
-        return _Codes(codes.reshape(rows, -1), found.scales.reshape(rows, -1), found.zeros.reshape(rows, -1))
+        groups = self.rule.parameters(weights.reshape(-1))
+        codes = self.rule.codes(weights.reshape(-1), groups, self.rule.group)
+        return _Codes(codes.reshape(rows, -1), groups.scales.reshape(rows, -1), groups.zeros.reshape(rows, -1))
 
     def _factor(self, hessian: Doubles, columns: NDArray[np.int64]) -> tuple[Floats, float]:
         """The factor of the damped inverse in an order of columns, and the damping that it took."""
@@ -177,34 +173,34 @@ class Gptq:
 
     def _columns(self, weights: Floats, factor: Floats, order: Order) -> _Codes:
         group, (rows, count) = self.rule.group, weights.shape
-        rest = np.ascontiguousarray(weights.T[order.columns])  # [columns, rows]
+        left = np.ascontiguousarray(weights.T[order.columns])  # [columns, rows]
         groups = order.columns // group
         places = np.argsort(order.columns)  # of the columns in the order
         codes = np.empty((rows, count), np.uint8)
-        known: dict[int, IntParameters] = {}
+        parameters: dict[int, IntParameters] = {}
         scales, zeros = (np.empty((rows, count // group), np.float32) for _ in range(2))
         if order.is_static:
             for g in range(count // group):
-                known[g] = self.rule.parameters(
+                parameters[g] = self.rule.parameters(
                     np.ascontiguousarray(weights[:, g * group : (g + 1) * group]).reshape(-1)
                 )
         for at, end in _blocks(count, group, order.is_static):
             errors = np.empty((end - at, rows), np.float32)
             for i in range(at, end):
-                g, column = int(groups[i]), rest[i]
-                if g not in known:
-                    members = rest[places[g * group : (g + 1) * group]].T
-                    known[g] = self.rule.parameters(np.ascontiguousarray(members).reshape(-1))
-                found = known[g]
-                code = self.rule.codes(column, found, 1)
+                g, column = int(groups[i]), left[i]
+                if g not in parameters:
+                    members = left[places[g * group : (g + 1) * group]].T
+                    parameters[g] = self.rule.parameters(np.ascontiguousarray(members).reshape(-1))
+                shared = parameters[g]
+                code = self.rule.codes(column, shared, 1)
                 codes[:, order.columns[i]] = code
-                value = (code - found.zeros) * rounded(self.rule.scale_dtype, found.scales)
+                value = (code - shared.zeros) * rounded(self.rule.scale_dtype, shared.scales)
                 errors[i - at] = (column - value) / factor[i, i]
-                rest[i + 1 : end] -= np.multiply.outer(factor[i, i + 1 : end], errors[i - at])
+                left[i + 1 : end] -= np.multiply.outer(factor[i, i + 1 : end], errors[i - at])
             if end < count:
-                rest[end:] -= factor[at:end, end:].T @ errors
-        for g, found in known.items():
-            scales[:, g], zeros[:, g] = found.scales, found.zeros
+                left[end:] -= factor[at:end, end:].T @ errors
+        for g, shared in parameters.items():
+            scales[:, g], zeros[:, g] = shared.scales, shared.zeros
         return _Codes(codes, scales, zeros)
 
 
@@ -217,7 +213,7 @@ class _Codes(NamedTuple):
 
 
 def _blocks(count: int, group: int, is_static: bool) -> Iterator[tuple[int, int]]:
-    """Ranges of columns, of which none begins a group of columns that an earlier one hasn't changed yet."""
+    """Ranges of columns; none begins a group of columns that an earlier range still has to change."""
     step = _BLOCK if is_static or group > _BLOCK else _BLOCK // group * group
     whole = group if not is_static and group > _BLOCK else count
     for start in range(0, count, whole):

@@ -122,7 +122,7 @@ class RoundToIntQuant:
             return RULES[self.rule].parameters(low, high, self.bits, self.symmetric, self.dtype)
 
     def codes(self, values: Floats, parameters: IntParameters, width: int) -> Bytes:
-        """Rounds values, of which each `width` in turn share a scale."""
+        """Rounds values; each `width` in turn share a scale."""
         rule = RULES[self.rule]
         return kernels.round_codes(
             rule.codes, values, parameters.scales, width, width, zeros=parameters.offsets, bits=self.bits,
@@ -252,10 +252,10 @@ class RoundToMicroscaled:
         has the magnitude's exponent, after rounding its mantissa as `round_to_power_2` does, minus that of the largest
         element. A power too small for the dtype becomes 1."""
         element, mantissa = _ELEMENTS[self.bits], _MANTISSA[self.dtype]
-        words: NDArray[Any] = as_bytes(self.dtype, largest).view(f"<u{self.dtype.size}").astype(np.int64)
-        words += 1 << (mantissa - element.mantissa - 1)
-        words &= -1 << mantissa
-        power = kernels.widened(self.dtype, words.astype(f"<u{self.dtype.size}").view(np.uint8))
+        raised: NDArray[Any] = as_bytes(self.dtype, largest).view(f"<u{self.dtype.size}").astype(np.int64)
+        raised += 1 << (mantissa - element.mantissa - 1)
+        raised &= -1 << mantissa
+        power = kernels.widened(self.dtype, raised.astype(f"<u{self.dtype.size}").view(np.uint8))
         exponent = np.where(power == 0, 0, np.clip(126 + np.frexp(power)[1] - element.exponent, 0, 254))
         scales = rounded(self.dtype, np.exp2(exponent - 127).astype(np.float32))
         vanished = scales == 0

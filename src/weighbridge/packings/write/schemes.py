@@ -58,7 +58,7 @@ class PackWords:
         outs["words"][:] = layouts.pack(self.layout, self.bits, source.reshape(-1, self.columns)).reshape(-1)
 
 
-def _words(node: Node, layout: str, bits: int) -> Node:
+def _packed_words(node: Node, layout: str, bits: int) -> Node:
     return nodes.pack(node, PackWords(layout, bits, node.spec.shape[-1]))["words"]
 
 
@@ -81,8 +81,8 @@ def gptq(form: IntQuantMatrix, symmetric: bool) -> Stored:
     zeros = nodes.transpose(_subtract(_zeros(form), int(symmetric), form.bits))
     return _by_suffix(
         GPTQ,
-        codes=nodes.transpose(_words(form.codes, "stream", form.bits)),
-        zeros=_words(zeros, "stream", form.bits),
+        codes=nodes.transpose(_packed_words(form.codes, "stream", form.bits)),
+        zeros=_packed_words(zeros, "stream", form.bits),
         scales=nodes.transpose(nodes.cast(form.scales, F16)),
         g_idx=nodes.const((np.arange(inner) // form.group).astype(np.int32), I32),
     )
@@ -92,18 +92,18 @@ def awq(form: IntQuantMatrix, symmetric: bool) -> Stored:
     """The GEMM layout."""
     return _by_suffix(
         AWQ,
-        codes=_words(nodes.transpose(form.codes), "awq", form.bits),
-        zeros=_words(nodes.transpose(_zeros(form)), "awq", form.bits),
+        codes=_packed_words(nodes.transpose(form.codes), "awq", form.bits),
+        zeros=_packed_words(nodes.transpose(_zeros(form)), "awq", form.bits),
         scales=nodes.transpose(nodes.cast(form.scales, F16)),
     )
 
 
 def packed(form: IntQuantMatrix, symmetric: bool) -> Stored:
     """pack-quantized, dense (0.18 and later)."""
-    zeros = form.zeros and nodes.transpose(_words(nodes.transpose(form.zeros), "stream", form.bits))
+    zeros = form.zeros and nodes.transpose(_packed_words(nodes.transpose(form.zeros), "stream", form.bits))
     return _by_suffix(
         PACKED,
-        codes=_words(form.codes, "stream", form.bits),
+        codes=_packed_words(form.codes, "stream", form.bits),
         scales=form.scales,
         shape=nodes.const(np.array(form.codes.spec.shape, np.int64), _I64),
         zeros=zeros,

@@ -27,10 +27,10 @@ def unpack_chunk(packed: memoryview, base: memoryview, out: memoryview) -> None:
     _need(len(out) <= _CHUNK, "a chunk is too long")
     _need(data.size >= _HEAD, "a chunk ends too early")
     width, transform = int(data[8]), int(data[9])
-    known = width in (1, 2, 4, 8) and transform <= _FLOAT_DELTA and not data[10:12].any()
-    _need(known, "a chunk has unknown words")
-    given = np.frombuffer(base, np.uint8) if len(base) else np.empty(0, np.uint8)
-    _need(given.size == (len(out) if transform >= _DELTA else 0), "a chunk needs its base")
+    is_known = width in (1, 2, 4, 8) and transform <= _FLOAT_DELTA and not data[10:12].any()
+    _need(is_known, "a chunk has unknown words")
+    base_bytes = np.frombuffer(base, np.uint8) if len(base) else np.empty(0, np.uint8)
+    _need(base_bytes.size == (len(out) if transform >= _DELTA else 0), "a chunk needs its base")
     count = len(out) // width
     at = _HEAD + 4 * width
     _need(data.size >= at, "a chunk ends too early")
@@ -40,9 +40,10 @@ def unpack_chunk(packed: memoryview, base: memoryview, out: memoryview) -> None:
         planes[:, number] = _plane(data[at : at + size], count, 0)
         at += size
     _need(data.size - at == len(out) % width, "a chunk has the wrong size")
-    words = _backward(planes.reshape(-1).view(f"<u{width}"), transform, given[: count * width].view(f"<u{width}"))
+    base_words = base_bytes[: count * width].view(f"<u{width}")
+    values = _backward(planes.reshape(-1).view(f"<u{width}"), transform, base_words)
     result = np.frombuffer(out, np.uint8)
-    result[: count * width] = words.view(np.uint8)
+    result[: count * width] = values.view(np.uint8)
     result[count * width :] = data[at:]
     _need(xxh64(result) == int(data[:8].view("<u8")[0]), "a chunk's checksum is wrong")
 
@@ -52,17 +53,17 @@ def _need(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _backward(words: Words, transform: int, base: Words) -> Words:
+def _backward(values: Words, transform: int, base: Words) -> Words:
     """The words before their transform."""
-    one, top = words.dtype.type(1), words.dtype.type(8 * words.dtype.itemsize - 1)
+    unit, top = values.dtype.type(1), values.dtype.type(8 * values.dtype.itemsize - 1)
     if transform == _PLAIN:
-        return words
+        return values
     if transform == _ROTATED:
-        return (words >> one) | (words << top)
-    difference = (words >> one) ^ (-(words & one).astype(words.dtype))
+        return (values >> unit) | (values << top)
+    difference = (values >> unit) ^ (-(values & unit).astype(values.dtype))
     if transform == _DELTA:
         return difference + base
-    sign = one << top
+    sign = unit << top
     ordered = np.where(base & sign != 0, ~base, base | sign) + difference
     result: Words = np.where(ordered & sign != 0, ordered ^ sign, ~ordered)
     return result
@@ -71,29 +72,25 @@ def _backward(words: Words, transform: int, base: Words) -> Words:
 def _plane(data: Bytes, size: int, depth: int) -> Bytes:
     """The `size` bytes of a plane."""
     _need(data.size > 0, "a plane has no bytes")
-    method, rest = int(data[0]), data[1:]
+    method, data = int(data[0]), data[1:]
     if method == _RAW:
-        _need(rest.size == size, "a stored plane has the wrong size")
-        return rest
+        _need(data.size == size, "a stored plane has the wrong size")
+        return data
     if method == _CONSTANT:
-        _need(rest.size == 1, "a constant plane has the wrong size")
-        return np.full(size, rest[0])
+        _need(data.size == 1, "a constant plane has the wrong size")
+        return np.full(size, data[0])
     if method == _PREFIX:
-        return _prefix(rest, size)
+        return _prefix(data, size)
     _need(method == _SPARSE, "a plane has an unknown method")
-    return _sparse(rest, size, depth)
-
-
-def _sparse(data: Bytes, size: int, depth: int) -> Bytes:
     _need(depth < _NESTED, "sparse planes are nested too deeply")
     _need(data.size >= 5, "a sparse plane ends too early")
     first = int(data[1:5].view("<u4")[0])
     _need(first <= data.size - 5, "the mask of a sparse plane ends too early")
     mask = np.unpackbits(_plane(data[5 : 5 + first], -(-size // 8), depth + 1), bitorder="little")
     _need(not mask[size:].any(), "a mask has bits behind its plane")
-    others = mask[:size].astype(bool)
+    is_stored = mask[:size].astype(bool)
     out = np.full(size, data[0])
-    out[others] = _plane(data[5 + first :], int(others.sum()), depth + 1)
+    out[is_stored] = _plane(data[5 + first :], int(is_stored.sum()), depth + 1)
     return out
 
 
@@ -132,8 +129,8 @@ def _lookup(lengths: Bytes) -> tuple[Bytes, Bytes]:
 def _stream(data: Bytes, count: int, symbols: Bytes, bits: Bytes) -> Bytes:
     """Decodes at every bit, then follows the codes."""
     padded = np.concatenate([data, np.zeros(3, np.uint8)]).astype(np.uint32)
-    words = padded[:-2] | padded[1:-1] << 8 | padded[2:] << 16
-    index = (words[:, None] >> np.arange(8, dtype=np.uint32)) & ((1 << _LONGEST) - 1)
+    triples = padded[:-2] | padded[1:-1] << 8 | padded[2:] << 16
+    index = (triples[:, None] >> np.arange(8, dtype=np.uint32)) & ((1 << _LONGEST) - 1)
     steps, end = bits[index].reshape(-1).tolist(), 8 * data.size
     at, places = 0, []
     for _ in range(count):
@@ -168,14 +165,14 @@ def xxh64(data: Bytes) -> int:
         for lane in lanes:
             h = ((h ^ _round(lane)) * _P1 + _P4) & _ALL
     h = (h + data.size) & _ALL
-    rest = data[end:].tobytes()
-    while len(rest) >= 8:
-        h = (_turned(h ^ _round(int.from_bytes(rest[:8], "little")), 27) * _P1 + _P4) & _ALL
-        rest = rest[8:]
-    if len(rest) >= 4:
-        h = (_turned(h ^ int.from_bytes(rest[:4], "little") * _P1 & _ALL, 23) * _P2 + _P3) & _ALL
-        rest = rest[4:]
-    for byte in rest:
+    tail = data[end:].tobytes()
+    while len(tail) >= 8:
+        h = (_turned(h ^ _round(int.from_bytes(tail[:8], "little")), 27) * _P1 + _P4) & _ALL
+        tail = tail[8:]
+    if len(tail) >= 4:
+        h = (_turned(h ^ int.from_bytes(tail[:4], "little") * _P1 & _ALL, 23) * _P2 + _P3) & _ALL
+        tail = tail[4:]
+    for byte in tail:
         h = _turned(h ^ byte * _P5 & _ALL, 11) * _P1 & _ALL
     h = (h ^ h >> 33) * _P2 & _ALL
     h = (h ^ h >> 29) * _P3 & _ALL
