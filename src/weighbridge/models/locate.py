@@ -80,8 +80,8 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `run`: the steps of a
-    training run, one of which this is. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
+    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `run`: the training run
+    with this step. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
     adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
     data, which the header in another file names."""
 

@@ -28,9 +28,9 @@ _FRACTION: Final = {F32: 23, F16: 10, BF16: 7}
 @dataclass(frozen=True)
 class ExtractedMatrix:
     """A changed matrix. `limited_by`: what its rank ends at: "rank" or "energy" (the options), "rounding" (the
-    rest is as large as the rounding of the tuned weights) or "full" (there is no rest). `energy`: the share of the
+    rest is as large as the rounding of the tuned weights) or "full" (nothing remains). `energy`: the share of the
     squared difference that is captured. `error`: the length of the rest relative to the difference, `change`: of the
-    difference relative to the base. Rank 0: all of it is rounding, and the adapter doesn't contain the matrix."""
+    difference relative to the base. Rank 0: the difference is only rounding, and the adapter lacks the matrix."""
 
     name: str
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class ExtractedMatrix:
 
 @dataclass
 class Changes:
-    """What an adapter is made of. `pairs`, `whole`: by the tensors' names in a folder. `tables`: the embeddings among
+    """The parts of an adapter. `pairs`, `whole`: by the tensors' names in a folder. `tables`: the embeddings among
     `pairs`. `transposed`: whether layers store their weights transposed (GPT-2)."""
 
     pairs: dict[str, LoraPair] = field(default_factory=dict)

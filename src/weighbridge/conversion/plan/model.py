@@ -92,7 +92,7 @@ class Plan(PlanContents, Closing):
 
     @property
     def memory(self) -> int:
-        """The peak size of all slabs in bytes, over all workers, or of what is computed before them."""
+        """The peak size of all slabs in bytes, over all workers, or of the computation before them."""
         slabs = self.write.workers * max((cost.memory for cost in self.slabs.values()), default=0)
         return slabs if self.preparation is None else max(slabs, self.preparation.memory)
 

@@ -148,7 +148,7 @@ class Calibrated(NamedTuple):
 
 class ToCalibrate(NamedTuple):
     """`layers`: the weights to round, of one of three float types, by Hugging Face's names; `named`: all tensors;
-    `floats`: as they are written."""
+    `floats`: in the target's types."""
 
     model: OpenModel
     named: Mapping[str, LogicalTensor]

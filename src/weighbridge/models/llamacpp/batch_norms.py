@@ -48,7 +48,7 @@ def extras(norms: Iterable[str]) -> list[str]:
 
 
 def unfolded(family: Family, expansion: Expansion, tensors: Mapping[str, LogicalTensor]) -> dict[str, LogicalTensor]:
-    """A mean and a variance for each norm with which its weight and bias, from a GGUF, are all that it computes."""
+    """A mean and a variance for each norm that leave it only its weight and bias from the GGUF."""
     import numpy as np
 
     from weighbridge.base.dtypes import BY_NAME, F32

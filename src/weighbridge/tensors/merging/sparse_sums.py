@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Changes below this multiple of the tolerance say nothing about their factor.
+#: Changes below this multiple of the tolerance don't determine their factor.
 _CLEAR: Final = 2.0
 
 
@@ -47,7 +47,7 @@ class SparseFit(NamedTuple):
 
 
 def find_peak(change: F64, source: F64, tolerance: F64) -> Peak:
-    """Returns the factor of a source by which the most elements of a change follow from the source alone. Rounding is
+    """Returns the factor of a source by which the most elements of a change follow from only the source. Rounding is
     bounded, so all elements that do follow allow the true factor."""
     clear = np.abs(change) > tolerance
     factor, count = _most_covered([_intervals(change, source, tolerance, clear)])
