@@ -1,7 +1,7 @@
 """The families among the models of stores: `wb ls --lineage`.
 
-First each model is opened by itself and one matrix of each layer is sampled. Models whose samples are alike form a family,
-which two matrix products find. Only the models of a family are then compared in pairs, with all of them open.
+First each model is opened by itself and one matrix of each layer is sampled. Models whose samples are alike form a
+family, which two matrix products find. Only the models of a family are then compared in pairs, with all of them open.
 """
 
 from __future__ import annotations
