@@ -71,7 +71,7 @@ def linked(main: str = MAIN) -> str:
     """Returns one script of a module and everything that it imports."""
     script = ["const $ = {};\n"]
     for name, module in _ordered(main, {}):
-        imports = "".join(f'const {names} = $["{other}"];\n' for names, other in module.imports)
+        imports = "".join(f'const {names} = $["{imported}"];\n' for names, imported in module.imports)
         exports = ", ".join(new if new == old else f"{new}: {old}" for new, old in module.exports)
         script.append(f'$["{name}"] = (() => {{\n{imports}{module.body}\nreturn {{ {exports} }};\n}})();\n')
     return "".join(script)

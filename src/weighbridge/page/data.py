@@ -69,14 +69,14 @@ class PageData(PageModels):
         """Has the first of the questions answered, then the rest, one after another."""
         if not questions:
             return None
-        (name, params), *rest = questions
+        (name, params), *later = questions
 
         def proceed(_: object) -> None:
             model = params.get("model")
-            if model is not None and (not rest or rest[0][1]["model"] != model):
+            if model is not None and (not later or later[0][1]["model"] != model):
                 self._surveys.pop(int(model), None)  # large, and the answers that share it are ready
             malloc.trim()
-            self._prefetch(rest)
+            self._prefetch(later)
 
         answer = self._cached(name, params)
         if answer is not None:

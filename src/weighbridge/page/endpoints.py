@@ -200,10 +200,10 @@ def reference(data: PageModels, model: int, template: str, conversation: str, pr
     """The same template rendered by transformers, and its differences from ours."""
     from weighbridge.page.chat.template import render_both
 
-    both = render_both(data.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
-    if both.reference is None:
-        return {"rendered": None, "reason": both.reason}
-    return {"rendered": _pieces(both.reference), "same": both.same, "lines": both.lines}
+    compared = render_both(data.vocab(model), conversation, template=template, add_generation_prompt=bool(prompt))
+    if compared.reference is None:
+        return {"rendered": None, "reason": compared.reason}
+    return {"rendered": _pieces(compared.reference), "same": compared.same, "lines": compared.lines}
 
 
 def statistics(data: PageModels, model: int, tensor: int, control: Control) -> Any:
@@ -235,7 +235,7 @@ def diff(data: PageModels, control: Control) -> Any:
     from weighbridge.reports.diff.errors import ERRORS, error_map
     from weighbridge.reports.diff.report import diff_models
 
-    report = diff_models(*_both(data), progress=control.progress)
+    report = diff_models(*_two_models(data), progress=control.progress)
     return {
         "report": report,
         "errors": {name: error_map(report, name) for name in ERRORS},
@@ -247,7 +247,7 @@ def token_pair(data: PageModels) -> Any:
     """The tokens of both models, or the reason why they can't be compared."""
     from weighbridge.page.views.pair import token_pair
 
-    models = _both(data)
+    models = _two_models(data)
     try:
         return {"pair": token_pair(*(data.vocab(n) for n, _ in enumerate(models)))}
     except WeighbridgeError as error:
@@ -258,7 +258,7 @@ def lineage(data: PageModels, control: Control) -> Any:
     """How two models are related, by samples of their weights."""
     from weighbridge.page.views.pair import descent
 
-    report, sentence = descent(_both(data))
+    report, sentence = descent(_two_models(data))
     return {"report": report, "sentence": sentence}
 
 
@@ -267,11 +267,11 @@ def adapter(data: PageModels, model: int, control: Control) -> Any:
     from weighbridge.models.lora.forms import adapter_form
     from weighbridge.page.views.adapter import adapter_view
 
-    others = [other for n, other in enumerate(data.models) if n != model and adapter_form(other) is None]
-    return adapter_view(data.models[model], others[0] if others else None, control)
+    bases = [base for n, base in enumerate(data.models) if n != model and adapter_form(base) is None]
+    return adapter_view(data.models[model], bases[0] if bases else None, control)
 
 
-def _both(data: PageModels) -> list[Any]:
+def _two_models(data: PageModels) -> list[Any]:
     if len(data.models) < 2:
         raise UsageError("there is only one model")
     return data.models
@@ -300,7 +300,7 @@ def moves(data: PageModels, file: int) -> Any:
     """The regions at other places in the same file of two models."""
     from weighbridge.page.views.layout import moves
 
-    rows = moves(*[data.layout(model, file) for model, _ in enumerate(_both(data))])
+    rows = moves(*[data.layout(model, file) for model, _ in enumerate(_two_models(data))])
     return {"total": len(rows), "rows": rows[:_SHOWN]}
 
 
@@ -312,16 +312,16 @@ def exact(column: tuple[int, ...]) -> tuple[int, ...] | tuple[str, ...]:
 def front_coded(names: tuple[str, ...]) -> dict[str, list[int] | list[str]]:
     """Returns the names as two columns: `common`, the length in UTF-16 units of the prefix shared with the previous
     name, and `rest`, the remainder. A surrogate pair is never split."""
-    common, rest, previous = [], [], ""
+    common, remainders, previous = [], [], ""
     for name in names:
         low, high = 0, min(len(previous), len(name))
         while low < high:  # bisects, since most of a long name is shared
             middle = (low + high + 1) // 2
             low, high = (middle, high) if previous[:middle] == name[:middle] else (low, middle - 1)
         common.append(low + (0 if name.isascii() else sum(c > "\uffff" for c in name[:low])))
-        rest.append(name[low:])
+        remainders.append(name[low:])
         previous = name
-    return {"common": common, "rest": rest}
+    return {"common": common, "rest": remainders}
 
 
 #: Endpoints by name.

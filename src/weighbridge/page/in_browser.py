@@ -1,5 +1,5 @@
-"""The page inside a browser that runs this package itself (Pyodide): files are read by ranges where they lie on the
-disk, and nothing is sent anywhere. `release/browser` is the document around it; its worker calls these functions."""
+"""The page inside a browser that runs this package itself (Pyodide): it reads ranges of files on the local disk, and
+sends nothing anywhere. `release/browser` is the document around it; its worker calls these functions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _INSTALLED: Final = "pip install weighbridge, and wb view FILE"
 
 
 class Desk:
-    """Opens what is dropped on the page, one model at a time, and answers the page's questions about it, as JSON."""
+    """Opens models dropped on the page, one at a time, and answers the page's questions about them, as JSON."""
 
     def __init__(self) -> None:
         self._data: PageData | None = None
 
     def open(self, root: str) -> str:
-        """Opens the folder `root`, or what lies in it alone. Returns the page as `document`, or the error. The page
+        """Opens the folder `root`, or the only thing inside it. Returns the page as `document`, or the error. The page
         sends its questions as messages to the window around its frame."""
         if self._data is not None:
             self._data.close()
@@ -41,16 +41,16 @@ class Desk:
 
     def answer(self, question: str) -> str:
         """Returns the `answer` to a question of the page, or the error."""
-        name, _, given = question.partition("?")
+        name, _, query = question.partition("?")
         try:
             if self._data is None:
                 raise UsageError("no model is open")
-            found = self._data.answer(name, dict(parse_qsl(given, keep_blank_values=True)))
-            return json.dumps({"answer": json.loads(found)})
+            encoded = self._data.answer(name, dict(parse_qsl(query, keep_blank_values=True)))
+            return json.dumps({"answer": json.loads(encoded)})
         except ModuleNotFoundError as error:
             if error.name not in _MISSING:
                 raise
-            words = f"this needs the values of tensors, and a browser's Python has no {error.name} to read them"
-            return json.dumps({"error": words, "hint": _INSTALLED})
+            message = f"this needs the values of tensors, and a browser's Python has no {error.name} to read them"
+            return json.dumps({"error": message, "hint": _INSTALLED})
         except (WeighbridgeError, OSError, MemoryError) as error:
             return json.dumps(error_words(error))

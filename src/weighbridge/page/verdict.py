@@ -1,5 +1,5 @@
-"""The verdict on top of a page: what a model is, whether it is whole, safe, loadable and fits this machine, and what to
-warn of. It combines the reports of `wb identify`, `verify`, `scan` and `fit`, and judges nothing itself.
+"""The verdict on top of a page: the kind of model, whether it is whole, safe, loadable and fits this machine, and
+warnings. It combines the reports of `wb identify`, `verify`, `scan` and `fit`, and judges nothing itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.words import plural
-from weighbridge.containers.base import Finding, Severity
+from weighbridge.containers.base import Severity
 from weighbridge.models.clients import ClientVerdict, loads
 from weighbridge.models.open import open_headers
 from weighbridge.page.views.judged_steps import JudgedStep, judged_steps
 from weighbridge.reports.identify import IdentifyReport, identify
-from weighbridge.reports.scan.model import ScanFinding, ScanReport, ScanVerdict, Skipped, Use
+from weighbridge.reports.scan.model import ScanFinding, ScanReport, ScanVerdict, Use
 from weighbridge.reports.verify.report import VerifyReport
 
 _SHOWN: Final = 200  # findings
@@ -46,7 +46,7 @@ _SCANNED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class VerdictAnswer:
-    """The answer to one question about a model. `{needs}` and other names in `text` stand for sizes in `nbytes`.
+    """The answer to one question about a model. `{needs}` and other names in `text` are replaced by sizes in `nbytes`.
     `why`: it wasn't checked."""
 
     question: str
@@ -96,9 +96,16 @@ def verdict(path: str, verified: VerifyReport, scanned: ScanReport) -> PageVerdi
     """Returns the verdict on the model at `path` from its reports, and from those that it makes here."""
     steps = judged_steps(f for file in scanned.files for f in file.findings)
     identity, client = identify(path), _client(path, verified)
-    rows = sorted((*_scan_rows(scanned, steps), *_verify_rows(verified)), key=lambda row: _RANKS[row.level])
+    names = (identity.title, identity.variant, identity.detail.get("architecture"))
+    named = ", ".join(dict.fromkeys(str(name) for name in names if name))
+    verify_rows = (
+        JudgedFinding(_SEVERITIES[f.severity], "verify", f.severity.value, f.message, f.rule, f.path or "", f.tensor)
+        for f in verified.findings
+    )
+    rows = sorted((*_scan_rows(scanned, steps), *verify_rows), key=lambda row: _RANKS[row.level])
     answers = (
-        _kind(identity), _whole(verified), _safe(scanned), _loaded(client, identity), _fits(path),
+        VerdictAnswer("What it is", Level.WARNING if identity.name_lies else Level.OK, named),
+        _whole(verified), _safe(scanned), _loaded(client, identity), _fits(path),
     )  # fmt: skip
     banners = (*_safety_banners(scanned, steps, verified), *_damage_banners(verified, client))
     warned = f", {plural(verified.warnings, 'warning')}" if verified.verdict == "ok" and verified.warnings else ""
@@ -118,12 +125,6 @@ def verdict(path: str, verified: VerifyReport, scanned: ScanReport) -> PageVerdi
 
 #: The question whose answer depends on the machine that the page is made on.
 OF_THIS_MACHINE: Final = "Fits this machine"
-
-
-def _kind(identity: IdentifyReport) -> VerdictAnswer:
-    names = (identity.title, identity.variant, identity.detail.get("architecture"))
-    text = ", ".join(dict.fromkeys(str(name) for name in names if name))
-    return VerdictAnswer("What it is", Level.WARNING if identity.name_lies else Level.OK, text)
 
 
 def _whole(verified: VerifyReport) -> VerdictAnswer:
@@ -191,8 +192,8 @@ def _fits(path: str) -> VerdictAnswer:
         return VerdictAnswer(question, Level.UNCHECKED, "memory not checked", why=reason)
     nbytes = {"needs": report.needs, "missing" if report.free < 0 else "free": abs(report.free)}
     if report:
-        where = "fits" if report.verdict == "fits" else "just fits"
-        return VerdictAnswer(question, Level.OK, f"{where} this machine ({{needs}} needed, {{free}} free)", nbytes)
+        fits = "fits" if report.verdict == "fits" else "just fits"
+        return VerdictAnswer(question, Level.OK, f"{fits} this machine ({{needs}} needed, {{free}} free)", nbytes)
     spare = "{missing} missing" if report.free < 0 else "{free} free"
     if report.verdict == "partly":
         layers = f"{report.placement.offloaded} of {plural(report.placement.layers, 'layer')}"
@@ -218,19 +219,16 @@ def _safety_banners(
     if every:
         worst = max(every, key=lambda f: f.verdict.rank)
         if worst.message not in {f.message for f in verified.findings if f.severity is Severity.ERROR}:
-            yield _safety_banner(worst, len(every) - 1, steps.get(worst))
+            name = os.path.basename(worst.path)
+            call = f"{worst.name}({', '.join(worst.arguments)})" if worst.name and worst.use is Use.CALLED else ""
+            acts = f"Loading {name} runs `{call}`." if call else f"{name}: {worst.message}."
+            detail = " ".join(filter(None, (_sentence(worst.consequence), _more(len(every) - 1, "finding"))))
+            text = f"{acts} {_ADVICE[worst.verdict]}"
+            yield VerdictBanner(_SCANNED[worst.verdict], text, detail, steps.get(worst))
     elif not scanned.complete and scanned.verdict is not ScanVerdict.NOT_SCANNED:
         skipped = next((s for file in scanned.files for s in file.skipped), None)
         reason = f"{skipped.what}: {skipped.why}" if skipped else "not everything was scanned"
         yield VerdictBanner(Level.UNPROVEN, "Not proven safe.", _sentence(reason))
-
-
-def _safety_banner(finding: ScanFinding, others: int, step: JudgedStep | None) -> VerdictBanner:
-    name = os.path.basename(finding.path)
-    call = f"{finding.name}({', '.join(finding.arguments)})" if finding.name and finding.use is Use.CALLED else ""
-    acts = f"Loading {name} runs `{call}`." if call else f"{name}: {finding.message}."
-    detail = " ".join(filter(None, (_sentence(finding.consequence), _more(others, "finding"))))
-    return VerdictBanner(_SCANNED[finding.verdict], f"{acts} {_ADVICE[finding.verdict]}", detail, step)
 
 
 def _damage_banners(verified: VerifyReport, client: ClientVerdict | None) -> Iterator[VerdictBanner]:
@@ -270,17 +268,5 @@ def _scan_rows(scanned: ScanReport, steps: dict[ScanFinding, JudgedStep]) -> Ite
                 _SCANNED[f.verdict], "scan", "note" if note else f.verdict.value, f"{f.message}{called}", f.rule,
                 f.path, step=steps.get(f),
             )  # fmt: skip
-        yield from (_skipped_row(s) for s in file.skipped)
-
-
-def _skipped_row(skipped: Skipped) -> JudgedFinding:
-    return JudgedFinding(Level.UNPROVEN, "scan", "not scanned", f"{skipped.what}: {skipped.why}", "", skipped.path)
-
-
-def _verify_rows(verified: VerifyReport) -> Iterator[JudgedFinding]:
-    for f in verified.findings:
-        yield _verify_row(f)
-
-
-def _verify_row(f: Finding) -> JudgedFinding:
-    return JudgedFinding(_SEVERITIES[f.severity], "verify", f.severity.value, f.message, f.rule, f.path or "", f.tensor)
+        for s in file.skipped:
+            yield JudgedFinding(Level.UNPROVEN, "scan", "not scanned", f"{s.what}: {s.why}", "", s.path)

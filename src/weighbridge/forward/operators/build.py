@@ -62,31 +62,35 @@ def build_graph(
 ) -> OperatorGraph:
     """Returns the operator graph of a model. `shapes`: of its tensors, by canonical name. `facts`: the effective
     config."""
-    graph, flow, wiring = _known(family, config, shapes, facts)
+    graph, flow, wiring = _graph_and_flow(family, config, shapes, facts)
     layers, outside = _layers(shapes)
     kinds: dict[tuple[object, ...], list[_Layer]] = {}
     for layer in layers:
-        kinds.setdefault(_likeness(graph, flow, layer), []).append(layer)
+        likeness: tuple[object, ...] = (layer.stack, tuple(sorted(layer.shapes.items())))
+        if any(role.startswith("attention.") for role in layer.shapes):
+            number = layer.number
+            likeness += (graph.is_sliding(number), _rotates(graph, flow, layer), graph.heads(number))
+        kinds.setdefault(likeness, []).append(layer)
     built = [(group, _layer_stage(graph, flow, group[0], wiring)) for group in kinds.values()]
     titles = _titles(graph, flow, [group[0] for group, _ in built])
-    before, after, rest = _outer(graph, outside, wiring)
+    before, after, unused = _outer(graph, outside, wiring)
     notes = [] if flow is not None else [_UNKNOWN.format(family=family)]
-    if rest:
-        notes.append(f"Outside of the drawing: {', '.join(rest)}.")
+    if unused:
+        notes.append(f"Outside of the drawing: {', '.join(unused)}.")
     return OperatorGraph(
         family=family,
         architecture=config.architecture,
         before=before,
         kinds=tuple(
-            LayerKind(title, tuple(layer.number for layer in group), made, group[0].stack)
-            for title, (group, made) in zip(titles, built, strict=True)
+            LayerKind(title, tuple(layer.number for layer in group), layer_stage, group[0].stack)
+            for title, (group, layer_stage) in zip(titles, built, strict=True)
         ),
         after=after,
         notes=tuple(notes),
     )
 
 
-def _known(
+def _graph_and_flow(
     family: str, config: ModelConfig, shapes: Mapping[str, Shape], facts: Mapping[str, Any]
 ) -> tuple[Graph, flows.FamilyFlow | None, Wiring]:
     """Returns the graph's rules, the flow of its layers (None if unknown) and how that is known."""
@@ -117,14 +121,6 @@ def _layers(shapes: Mapping[str, Shape]) -> tuple[list[_Layer], dict[str, Shape]
     return [_Layer(*key, layers[key]) for key in ordered], outside
 
 
-def _likeness(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> tuple[object, ...]:
-    """What equal layers have in common."""
-    own = tuple(sorted(layer.shapes.items()))
-    if not any(role.startswith("attention.") for role in layer.shapes):
-        return layer.stack, own
-    return layer.stack, own, graph.is_sliding(layer.number), _rotates(graph, flow, layer), graph.heads(layer.number)
-
-
 def _rotates(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> bool:
     stated = graph.facts.get("position_embedding_type") == "rope"
     if flow is None or ("rope_if_stated" in flow.flags and not stated):
@@ -132,44 +128,39 @@ def _rotates(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> bool
     return graph.is_rotated(layer.number)
 
 
-def _present(graph: Graph, flow: flows.FamilyFlow, layer: _Layer) -> flows.Present:
-    rotates = _rotates(graph, flow, layer)
-    flags = {*flow.flags, *(("late",) if graph.row.norm_after_rope else ())}
-    bare = frozenset(("attention.norm", "mlp.norm") if graph.row.plain_norms else ())
-    return flows.Present(layer.shapes, frozenset(flags), bare, lambda word: rotates or not word.startswith("rope"))
-
-
 def _layer_stage(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer, wiring: Wiring) -> GraphStage:
     facts = LayerFacts(graph, layer.shapes, layer.number)
     if flow is None:
         return listed(list(layer.shapes), facts)
-    present, texts = _present(graph, flow, layer), flows.flows().layer
+    rotates, texts = _rotates(graph, flow, layer), flows.flows().layer
+    flags = frozenset((*flow.flags, *(("late",) if graph.row.norm_after_rope else ())))
+    bare = frozenset(("attention.norm", "mlp.norm") if graph.row.plain_norms else ())
+    present = flows.Present(layer.shapes, flags, bare, lambda word: rotates or not word.startswith("rope"))
     name = "parallel_norms" if flow.flow == "parallel" and present.has("mlp.norm") else flow.flow
     parts = [flows.flow(texts[part], present) for part in ("before", "before_further", name, "after", "after_further")]
-    kept = tuple(part for part in parts if part is not None)
-    made = flows.Series(kept)
-    left = set(layer.shapes) - {role for word in flows.words(made) for role in word.roles}
+    series = flows.Series(tuple(part for part in parts if part is not None))
+    left = set(layer.shapes) - {role for word in flows.words(series) for role in word.roles}
     if left:  # a part that the flows lack
         return listed(list(layer.shapes), facts)
     if any(layer.shapes) and layer.number >= graph.layers and wiring == "computed":
         wiring = "declared"  # a layer for further tokens, which isn't computed
-    return stage(made, facts, StageEnds("states", "next layer" if not parts[3:] or not any(parts[3:]) else ""), wiring)
+    return stage(
+        series, facts, StageEnds("states", "next layer" if not parts[3:] or not any(parts[3:]) else ""), wiring
+    )
 
 
 def _titles(graph: Graph, flow: flows.FamilyFlow | None, layers: list[_Layer]) -> list[str]:
     """Returns how kinds of layers differ from each other."""
     features = [_features(graph, flow, layer) for layer in layers]
-    varying = [key for key in (features[0] if features else ()) if _varies([feature[key] for feature in features], key)]
+    varying = [
+        key for key in (features[0] if features else ())
+        if len({feature[key] for feature in features if feature[key] or key in _MARKS}) > 1
+    ]  # fmt: skip
     titles = [", ".join(filter(None, (feature[key] for key in varying))) or "all layers" for feature in features]
     return [
         title if titles.count(title) == 1 else f"{title}, {plural(len(layer.shapes), 'tensor')}"
         for title, layer in zip(titles, layers, strict=True)
     ]
-
-
-def _varies(texts: list[str], key: str) -> bool:
-    """Whether kinds of layers differ in a feature. "" isn't a value of most features."""
-    return len(set(texts) if key in _MARKS else {text for text in texts if text}) > 1
 
 
 def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dict[str, str]:
@@ -179,7 +170,7 @@ def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dic
     mixers = [frames[name].lower() for name in _MIXERS if name in starts and (name != "attention" or attends)]
     if "attention.linear.weight" in layer.shapes:
         mixers = ["linear"]
-    rest = [
+    feed_forward = [
         word for name, word in (("mlp", "feed forward"), ("moe", "experts")) if f"{name}.{_INNER[name]}" in layer.shapes
     ]
     window = graph.window if attends and graph.is_sliding(layer.number) else None
@@ -189,7 +180,7 @@ def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dic
         "mixer": " and ".join(mixers) or "no attention",
         "window": (f"window of {window:,}" if window else "whole context") if attends else "",
         "rotation": ("rotated" if _rotates(graph, flow, layer) else "not rotated") if attends and flow else "",
-        "rest": " and ".join(rest) or "no feed forward",
+        "rest": " and ".join(feed_forward) or "no feed forward",
         "heads": plural(graph.heads(layer.number)[0], "head") if attends else "",
         "inner": f"{up[0]:,} wide" if up else "",
         "index": "with an index of positions" if "attention.indexer.q.weight" in layer.shapes else "",
@@ -197,7 +188,7 @@ def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dic
     }
 
 
-#: Features that a kind of layers has or hasn't.
+#: Features that a kind of layers has or hasn't: their absence, "", is a difference too.
 _MARKS: Final = ("index", "further")
 _INNER: Final = {"mlp": "down.weight", "moe": "router.weight"}
 

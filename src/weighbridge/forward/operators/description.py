@@ -75,7 +75,9 @@ class LayerFacts:
             return Operator(name, row.kind, title, word.roles, facts, self._result(word.word, row.kind, inputs), part)
         matrix = self._matrix(word.word)
         kind = _kind(word.word)
-        title = flows.functions().title.get(word.word) or _spelled(word.word)
+        last = word.word.rpartition(".")[2]
+        spelled = word.word.partition(".")[2].replace(".", " ").replace("_", " ") or word.word
+        title = flows.functions().title.get(word.word) or ("norm" if last == "norm" else spelled)
         bias = any(role.endswith(".bias") for role in word.roles)
         shape = self._output(word.word, kind, matrix, inputs)
         if kind == "linear" and matrix is not None and len(matrix) > 1 and shape == matrix[-1:] != matrix[-2:-1]:
@@ -142,17 +144,11 @@ class LayerFacts:
 
     def _function(self, word: str, title: str) -> tuple[str, tuple[str, ...]]:
         """The title and facts of a function."""
-        if word in ("activation", "expert_activation"):
-            return self._activation(word)
-        if word in _FACTS:
-            return title, _FACTS[word](self)
-        return title, ()
-
-    def _activation(self, word: str) -> tuple[str, tuple[str, ...]]:
         if word == "expert_activation" and self.graph.row.gated == "clamped":
             return "SwiGLU, clamped", ()
-        name = self.graph.activation
-        return _NAMES.get(name, name), ()
+        if word in ("activation", "expert_activation"):
+            return _NAMES.get(self.graph.activation, self.graph.activation), ()
+        return title, _FACTS[word](self) if word in _FACTS else ()
 
     def _attend_facts(self) -> tuple[str, ...]:
         graph, config, (q, kv) = self.graph, self.graph.config, self.heads
@@ -204,20 +200,18 @@ class LayerFacts:
         joint = self._qkv()
         return (joint[1], joint[2]) if joint is not None else None
 
-    def _value_width(self) -> int | None:
-        q, kv = self.heads
-        if (joint := self._qkv()) is not None:
-            return joint[2]
-        if (v_b := self._matrix("attention.v_b")) is not None:
-            return v_b[1]
-        v, o = self._matrix("attention.v"), self._matrix("attention.o")
-        if v is not None and v[-2] % kv == 0:
-            return v[-2] // kv
-        return None if o is None else o[-1] // q
-
     def _attend_shape(self) -> Shape | None:
-        value = self._value_width()
-        return (self.heads[0], value) if value else None
+        q, kv = self.heads
+        v, o = self._matrix("attention.v"), self._matrix("attention.o")
+        if (joint := self._qkv()) is not None:
+            width = joint[2]
+        elif (v_b := self._matrix("attention.v_b")) is not None:
+            width = v_b[1]
+        elif v is not None and v[-2] % kv == 0:
+            width = v[-2] // kv
+        else:
+            width = 0 if o is None else o[-1] // q
+        return (q, width) if width else None
 
     def _cross_shape(self) -> Shape | None:
         v = self._matrix("cross.v")
@@ -280,12 +274,6 @@ def _kind(word: str) -> str:
     if word.endswith("norm"):
         return "norm"
     return "convolution" if "conv" in word.split(".")[1:] and not word.endswith((".in", ".out")) else "linear"
-
-
-def _spelled(word: str) -> str:
-    """A word as a title."""
-    last = word.rpartition(".")[2]
-    return last if last == "norm" else word.partition(".")[2].replace(".", " ").replace("_", " ") or word
 
 
 def _widest(inputs: Sequence[Shape] | None) -> Shape | None:

@@ -83,6 +83,11 @@ class Word:
     word: str
     roles: tuple[str, ...] = ()
 
+    @property
+    def function(self) -> FunctionRow | None:
+        """The function that the word names; None for a weight."""
+        return functions().function.get(self.word)
+
 
 @dataclass(frozen=True, slots=True)
 class ElsewhereValue:
@@ -142,9 +147,7 @@ def flow(text: str, present: Present) -> Flow | None:
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != re.sub(r"\s+(?![^\[]*\])", "", text):
         raise ValueError(f"not a flow: {text}")
-    parser = _Parser(iter([*tokens, ""]), present)
-    found = parser.lanes("")
-    return found
+    return _Parser(iter([*tokens, ""]), present).lanes("")
 
 
 class _Parser:
@@ -160,13 +163,13 @@ class _Parser:
 
     def lanes(self, end: str) -> Flow | None:
         """Reads lanes up to `end`."""
-        found = [self._series()]
+        lanes = [self._series()]
         while self._token == "|":
             self._take()
-            found.append(self._series())
+            lanes.append(self._series())
         if self._take() != end:
             raise ValueError(f"a flow lacks {end!r}")
-        kept = [lane for lane in found if lane is not None and (len(found) == 1 or _matters(lane))]
+        kept = [lane for lane in lanes if lane is not None and (len(lanes) == 1 or _matters(lane))]
         if len(kept) > 1:
             return Lanes(tuple(kept))
         return kept[0] if kept else None
@@ -175,7 +178,8 @@ class _Parser:
         items: list[Flow] = []
         while True:
             item = self._item()
-            if item is not None and not (_joins(item) and not (items and isinstance(items[-1], Lanes))):
+            joins = isinstance(item, Word) and item.function is not None and item.function.join
+            if item is not None and (not joins or (items and isinstance(items[-1], Lanes))):
                 items += item.items if isinstance(item, Series) else [item]
             if self._token != ">":
                 break
@@ -193,7 +197,7 @@ class _Parser:
             return Residual(inner) if token == "+(" and inner is not None else inner
         if token.endswith("{"):
             inner = self.lanes("}")
-            return None if inner is None or not _has_tensors(inner) else Frame(token[:-1], inner)
+            return None if inner is None or not any(w.roles for w in words(inner)) else Frame(token[:-1], inner)
         if token.startswith("<"):
             return part(token[1:-1], self._present)
         if token.startswith("@"):
@@ -202,13 +206,13 @@ class _Parser:
         return self._word(token)
 
     def _word(self, token: str) -> Flow | None:
-        word, _, rest = token.partition("[")
-        row = functions().function.get(word)
-        if row is None:
+        word, _, weights = token.partition("[")
+        function = functions().function.get(word)
+        if function is None:
             roles = self._present.tensors([word])
             return Word(word, roles) if roles or word in self._present.bare else None
-        roles = self._present.tensors(rest.removesuffix("]").split())
-        if (row.weights and not roles) or not self._present.functions(word):
+        roles = self._present.tensors(weights.removesuffix("]").split())
+        if (function.weights and not roles) or not self._present.functions(word):
             return None
         return Word(word, roles)
 
@@ -221,21 +225,12 @@ def part(name: str, present: Present) -> Flow | None:
     return None
 
 
-def _joins(item: Flow) -> bool:
-    return isinstance(item, Word) and item.word in functions().function and functions().function[item.word].join
-
-
 def _matters(item: Flow) -> bool:
     """Whether a lane is more than functions of its input."""
     return isinstance(item, Unchanged) or any(
-        word.roles or word.word not in functions().function or functions().function[word.word].kind == "part"
-        or word.word == "sigmoid_gate"
+        word.roles or word.function is None or word.function.kind == "part" or word.word == "sigmoid_gate"
         for word in words(item)
     )  # fmt: skip
-
-
-def _has_tensors(item: Flow) -> bool:
-    return any(word.roles for word in words(item))
 
 
 def words(item: Flow) -> Iterator[Word]:

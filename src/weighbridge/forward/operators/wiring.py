@@ -50,20 +50,17 @@ def listed(roles: Sequence[str], facts: LayerFacts) -> GraphStage:
         stems.setdefault(role.removesuffix(".weight").removesuffix(".bias"), []).append(role)
     frames: dict[str, list[Arrangement]] = {}
     operators = []
-    for stem, own in stems.items():
-        word = flows.Word(stem, tuple(own))
+    for stem, weights in stems.items():
+        word = flows.Word(stem, tuple(weights))
         operators.append(replace(facts.describe(word, stem, None), kind="weights"))
         frames.setdefault(stem.partition(".")[0], []).append(stem)
-    lanes = tuple(("frame", facts.frame_title(name), _columns(ids)) for name, ids in frames.items())
+    lanes: list[Arrangement] = []
+    for name, ids in frames.items():
+        count = -(-len(ids) // _COLUMN)  # several columns if there are many
+        height = -(-len(ids) // count)
+        columns: list[Arrangement] = [("series", *ids[at : at + height]) for at in range(0, len(ids), height)]
+        lanes.append(("frame", facts.frame_title(name), columns[0] if count == 1 else ("lanes", *columns)))
     return GraphStage(tuple(operators), (), ("lanes", *lanes), "unknown")
-
-
-def _columns(ids: list[Arrangement]) -> Arrangement:
-    """Operators below each other, in several columns if there are many."""
-    columns = -(-len(ids) // _COLUMN)
-    height = -(-len(ids) // columns)
-    parts = [("series", *ids[at : at + height]) for at in range(0, len(ids), height)]
-    return parts[0] if columns == 1 else ("lanes", *parts)
 
 
 class _Wires:
@@ -88,43 +85,35 @@ class _Wires:
     def walk(self, flow: flows.Flow, values: list[Value]) -> tuple[list[Value], Arrangement]:
         """Adds a flow that reads these values; returns its results and its arrangement."""
         if isinstance(flow, flows.Word):
-            return self._word(flow, values)
+            shapes = [shape for _, shape in values if shape is not None]
+            operator = self.facts.describe(flow, self._id(flow.word), shapes if len(shapes) == len(values) else None)
+            self._ids.setdefault(flow.word, operator.id)
+            return [(self.join(operator, values), operator.shape)], operator.id
         if isinstance(flow, flows.Unchanged):
             return values, ("pass",)
         if isinstance(flow, flows.ElsewhereValue):
-            return self._reading(flow)
+            if flow.word not in flows.functions().outside:
+                return [(_LATER + flow.word, None)], ("from", flow.word)
+            title, shape = self.facts.outside_title(flow.word), self.facts.outside_shape(flow.word)
+            return [(self.add(Operator(self._id(flow.word), "outside", title, shape=shape)), shape)], flow.word
         if isinstance(flow, flows.Frame):
             values, inner = self.walk(flow.inner, values)
             return values, ("frame", self.facts.frame_title(flow.name), inner)
         if isinstance(flow, flows.Lanes):
             walked = [self.walk(lane, values) for lane in flow.items]
-            return [value for found, _ in walked for value in found], ("lanes", *(inner for _, inner in walked))
+            return [value for results, _ in walked for value in results], ("lanes", *(inner for _, inner in walked))
         if isinstance(flow, flows.Residual):
-            return self._residual(flow, values)
+            results, inner = self.walk(flow.inner, values)
+            entering = values[0][1]
+            plus = Operator(self._id("sum"), "sign", "+", facts=self.facts.residual, shape=entering)
+            self.join(plus, results)
+            self._edges += [OperatorEdge(source, plus.id, shape, residual=True) for source, shape in values]
+            return [(plus.id, entering)], ("residual", plus.id, inner)
         arranged = []
         for item in flow.items:
             values, inner = self.walk(item, values)
             arranged.append(inner)
         return values, ("series", *arranged)
-
-    def _word(self, word: flows.Word, values: list[Value]) -> tuple[list[Value], Arrangement]:
-        known = [shape for _, shape in values if shape is not None]
-        operator = self.facts.describe(word, self._id(word.word), known if len(known) == len(values) else None)
-        self._ids.setdefault(word.word, operator.id)
-        return [(self.join(operator, values), operator.shape)], operator.id
-
-    def _reading(self, reading: flows.ElsewhereValue) -> tuple[list[Value], Arrangement]:
-        if reading.word not in flows.functions().outside:
-            return [(_LATER + reading.word, None)], ("from", reading.word)
-        title, shape = self.facts.outside_title(reading.word), self.facts.outside_shape(reading.word)
-        return [(self.add(Operator(self._id(reading.word), "outside", title, shape=shape)), shape)], reading.word
-
-    def _residual(self, flow: flows.Residual, values: list[Value]) -> tuple[list[Value], Arrangement]:
-        found, inner = self.walk(flow.inner, values)
-        shape = values[0][1]
-        plus = self.join(Operator(self._id("sum"), "sign", "+", facts=self.facts.residual, shape=shape), found)
-        self._edges += [OperatorEdge(source, plus, shape, residual=True) for source, shape in values]
-        return [(plus, shape)], ("residual", plus, inner)
 
     def _id(self, word: str) -> str:
         number, name = 1, word
@@ -149,16 +138,16 @@ def width(shape: Shape) -> int:
     return math.prod(shape)
 
 
-def mismatches(given: GraphStage, shapes: Mapping[str, Shape]) -> list[str]:
+def mismatches(graph_stage: GraphStage, shapes: Mapping[str, Shape]) -> list[str]:
     """Returns matrices whose columns aren't as many as the elements that they read. `shapes`: of the tensors."""
-    found = []
-    for operator in given.operators:
-        edges = [edge for edge in given.edges if edge.target == operator.id]
+    texts = []
+    for operator in graph_stage.operators:
+        edges = [edge for edge in graph_stage.edges if edge.target == operator.id]
         matrix = next((shapes[r] for r in operator.roles if r in shapes and len(shapes[r]) > 1), None)
         if operator.kind != "linear" or matrix is None or not edges or any(e.shape is None for e in edges):
             continue
         read = sum(width(e.shape or ()) for e in edges)
         is_turned = operator.shape == matrix[-1:] and read == matrix[-2]
         if read != matrix[-1] and not is_turned:
-            found.append(f"{operator.id}: reads {read}, has {matrix}")
-    return found
+            texts.append(f"{operator.id}: reads {read}, has {matrix}")
+    return texts

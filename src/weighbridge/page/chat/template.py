@@ -91,11 +91,11 @@ def render_both(
     except UnsupportedError as error:
         return TemplateComparison(ours, None, same=False, reason=error.message)
     spans = tuple(_spans(vocab, rendering.text))
-    theirs = replace(ours, text=rendering.text, error=rendering.error, stopped=rendering.stopped, spans=spans)
-    if ours.ended or theirs.ended:  # transformers returns no text on an error
-        return TemplateComparison(ours, theirs, same=ours.ended == theirs.ended)
-    same = ours.text == theirs.text
-    return TemplateComparison(ours, theirs, same, () if same else side_by_side(ours.text, theirs.text))
+    reference = replace(ours, text=rendering.text, error=rendering.error, stopped=rendering.stopped, spans=spans)
+    if ours.ended or reference.ended:  # transformers returns no text on an error
+        return TemplateComparison(ours, reference, same=ours.ended == reference.ended)
+    same = ours.text == reference.text
+    return TemplateComparison(ours, reference, same, () if same else side_by_side(ours.text, reference.text))
 
 
 def _template_text(vocab: Vocab, name: str) -> str:

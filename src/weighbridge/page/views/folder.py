@@ -112,22 +112,13 @@ def folder_view(model: OpenModel) -> FolderContents:
     return FolderContents(
         settings=_settings(config, family, losses),
         losses=losses,
-        generation=_generation(_json(place.read("generation_config.json"))),
+        generation=_generation(place.read("generation_config.json")),
         card=tuple((key, ", ".join(scalars(card[key]))) for key in _CARD_KEYS if key in card and scalars(card[key])),
         card_trouble=trouble,
         licence=tuple(_licences(model, names)),
         files=tuple(_files(model, names[:_FILES])),
         unlisted=max(len(names) - _FILES, 0),
     )
-
-
-def _json(data: bytes | None) -> Mapping[str, Any]:
-    if data is None:
-        return {}
-    with suppress(ValueError, RecursionError):
-        value = json.loads(data)
-        return value if isinstance(value, Mapping) else {}
-    return {}
 
 
 def shown(value: Any) -> str:
@@ -213,8 +204,13 @@ def _why_without_key(key: str, value: Any, family: Family, whole: Mapping[str, A
     return why_harmless(key, family, whole) or "other keys of a GGUF or its tensors express it"
 
 
-def _generation(config: Mapping[str, Any]) -> tuple[FolderSetting, ...]:
-    """Returns the settings of generation_config.json."""
+def _generation(data: bytes | None) -> tuple[FolderSetting, ...]:
+    """Returns the settings of generation_config.json, none of a damaged one."""
+    config = None
+    with suppress(ValueError, RecursionError):
+        config = json.loads(data or b"")
+    if not isinstance(config, Mapping):
+        return ()
     keys = {path: row for row in table().sampling for path in row.config}
     meanings = folder_table().config
     return tuple(
@@ -248,8 +244,8 @@ def _files(model: OpenModel, names: Iterable[str]) -> Iterator[FolderFile]:
             ),
             None,
         )
-        kind, why = (row.kind, row.why) if row is not None else ("other", "Weighbridge doesn’t read it")
-        yield FolderFile(name, nbytes, kind, why)
+        kind, purpose = (row.kind, row.why) if row is not None else ("other", "Weighbridge doesn’t read it")
+        yield FolderFile(name, nbytes, kind, purpose)
 
 
 def _licences(model: OpenModel, names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,8 @@ _MARGIN: Final = 6
 _CORNER: Final = 9
 _TIP: Final = 7  # length of a line's end, which is straight
 _READS_DOWN: Final = 26  # least distance of an operator from its input in another lane
+#: Operators whose result differs in shape from their input.
+_RESHAPING: Final = frozenset({"linear", "embedding", "attend", "part", "join", "choose"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +123,35 @@ def drawing(stage: GraphStage) -> Drawing:
     spaces: dict[str, float] = {}
     box = _place(stage.flow, operators, spaces, stage.wiring == "unknown")
     for _ in range(4):  # until each operator is below its input in another lane
-        short = {e.target: gap for e in stage.edges if (gap := _short(e, box, operators)) > 0}
+        short: dict[str, float] = {}  # how much too high the target of an edge is
+        for edge in stage.edges:
+            (_, source), (_, target) = box.nodes[edge.source], box.nodes[edge.target]
+            gap = source + size(operators[edge.source])[1] + _READS_DOWN - target
+            if gap > 0:
+                short[edge.target] = gap
         if not short:
             break
         spaces = {name: spaces.get(name, 0) + short.get(name, 0) for name in {*spaces, *short}}
         box = _place(stage.flow, operators, spaces, stage.wiring == "unknown")
     box = box.moved(box.left + _MARGIN, _MARGIN)
-    placed = {name: _placed(operators[name], x, y) for name, (x, y) in box.nodes.items()}
+    placed: dict[str, PlacedOperator] = {}
+    for name, (x, y) in box.nodes.items():
+        width, height = size(operators[name])
+        placed[name] = PlacedOperator(operators[name], round(x - width / 2, 1), round(y, 1), width, height)
+    reading = {edge.source for edge in stage.edges}
+    labels = (  # next to the operators that change the shape of a value
+        DrawnLabel(at.x + at.width / 2 + 6, at.y + at.height + 13, shape_text(at.operator.shape))
+        for name, at in placed.items()
+        if at.operator.kind in _RESHAPING and name in reading and at.operator.shape
+    )
     return Drawing(
         width=round(box.left + box.right + 2 * _MARGIN),
         height=round(box.height + 2 * _MARGIN),
         operators=tuple(placed.values()),
         edges=tuple(DrawnEdge(e.source, e.target, _path(e, placed, box), e.shape, e.residual) for e in stage.edges),
-        labels=tuple(_labels(stage, placed)),
+        labels=tuple(labels),
         frames=box.frames,
     )
-
-
-def _short(edge: OperatorEdge, box: _Box, operators: dict[str, Operator]) -> float:
-    """How much too high the target of an edge is."""
-    (_, source), (_, target) = box.nodes[edge.source], box.nodes[edge.target]
-    return source + size(operators[edge.source])[1] + _READS_DOWN - target
 
 
 def size(operator: Operator) -> tuple[float, float]:
@@ -165,11 +175,6 @@ def shape_text(shape: Shape) -> str:
     return " × ".join(f"{n:,}" for n in shape)
 
 
-def _placed(operator: Operator, x: float, y: float) -> PlacedOperator:
-    width, height = size(operator)
-    return PlacedOperator(operator, round(x - width / 2, 1), round(y, 1), width, height)
-
-
 def _place(flow: Arrangement, operators: dict[str, Operator], spaces: dict[str, float], loose: bool) -> _Box:
     """Returns the box of an arrangement. `loose`: operators are listed, not connected."""
     if isinstance(flow, str):
@@ -182,7 +187,12 @@ def _place(flow: Arrangement, operators: dict[str, Operator], spaces: dict[str, 
     if kind == "frame":
         return _framed(str(items[0]), _place(items[1], operators, spaces, loose), starts_with_lanes(items[1]))
     if kind == "residual":
-        return _residual(str(items[0]), _place(items[1], operators, spaces, loose))
+        # a block, the sum below it, and the value that bypasses it at the right
+        plus, inner = str(items[0]), _place(items[1], operators, spaces, loose)
+        right = max(inner.right, _SIGN / 2) + _BYPASS
+        nodes = {**inner.nodes, plus: (0.0, inner.height + _GAP)}
+        bypass = {**inner.bypass, plus: (right - 6, -_GAP / 2)}
+        return replace(inner, right=right, height=inner.height + _GAP + _SIGN, nodes=nodes, bypass=bypass)
     boxes = [_place(item, operators, spaces, loose) for item in items]
     if kind == "lanes":
         return _lanes(items, boxes)
@@ -230,14 +240,6 @@ def _framed(title: str, inner: _Box, lanes: bool) -> _Box:
                    frames=(DrawnFrame(title, -left, 0, left + right, height), *box.frames))  # fmt: skip
 
 
-def _residual(plus: str, inner: _Box) -> _Box:
-    """A block, the sum below it, and the value that bypasses it at the right."""
-    right = max(inner.right, _SIGN / 2) + _BYPASS
-    nodes = {**inner.nodes, plus: (0.0, inner.height + _GAP)}
-    bypass = {**inner.bypass, plus: (right - 6, -_GAP / 2)}
-    return replace(inner, right=right, height=inner.height + _GAP + _SIGN, nodes=nodes, bypass=bypass)
-
-
 def _union(boxes: Sequence[_Box], left: float, right: float, height: float) -> _Box:
     return _Box(
         left, right, height,
@@ -254,7 +256,11 @@ def _path(edge: OperatorEdge, placed: dict[str, PlacedOperator], box: _Box) -> s
     x0, y0 = source.x + source.width / 2, source.y + source.height
     x1, y1 = target.x + target.width / 2, target.y
     if edge.residual:
-        return _around(x0, target, *box.bypass[edge.target])
+        # from the axis to the right, down, and back to the sum
+        x, y = box.bypass[edge.target]
+        end, middle = target.x + target.width, target.y + target.height / 2
+        return (f"M{x0:.1f} {y:.1f}H{x - _CORNER:.1f}Q{x:.1f} {y:.1f} {x:.1f} {y + _CORNER:.1f}V{middle - _CORNER:.1f}"
+                f"Q{x:.1f} {middle:.1f} {x - _CORNER:.1f} {middle:.1f}H{end:.1f}")  # fmt: skip
     entered = [g for g in reversed(box.groups) if edge.target in g.axes and edge.source not in g.axes]
     left = [g for g in box.groups if edge.source in g.axes and edge.target not in g.axes]
     stops = _stops(edge, box, entered, left, y0, y1, x1)
@@ -294,7 +300,7 @@ def _ways(edge: OperatorEdge, box: _Box, y0: float, y1: float) -> Iterator[tuple
         if group.through is None or edge.target in group.axes or not (y0 <= group.top and group.bottom <= y1):
             continue
         member = next(iter(group.axes))
-        around = (other.axes for other in box.groups if edge.target in other.axes)
+        around = (outer.axes for outer in box.groups if edge.target in outer.axes)
         if all(axes.get(member) == axes[edge.target] for axes in around):
             yield group.through, group.top, group.bottom
 
@@ -307,36 +313,16 @@ def _bend(x0: float, y0: float, x1: float, y1: float) -> str:
     return f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
 
 
-def _around(x0: float, plus: PlacedOperator, x: float, y: float) -> str:
-    """The line of a residual value: from the axis to the right, down, and back to the sum."""
-    end, middle = plus.x + plus.width, plus.y + plus.height / 2
-    return (f"M{x0:.1f} {y:.1f}H{x - _CORNER:.1f}Q{x:.1f} {y:.1f} {x:.1f} {y + _CORNER:.1f}V{middle - _CORNER:.1f}"
-            f"Q{x:.1f} {middle:.1f} {x - _CORNER:.1f} {middle:.1f}H{end:.1f}")  # fmt: skip
-
-
-#: Operators whose result has another shape than what they read.
-_RESHAPING: Final = frozenset({"linear", "embedding", "attend", "part", "join", "choose"})
-
-
-def _labels(stage: GraphStage, placed: dict[str, PlacedOperator]) -> Iterator[DrawnLabel]:
-    """Yields the shapes of values, next to the operators that change them."""
-    reading = {edge.source for edge in stage.edges}
-    for name, at in placed.items():
-        operator = at.operator
-        if operator.kind in _RESHAPING and name in reading and operator.shape:
-            yield DrawnLabel(at.x + at.width / 2 + 6, at.y + at.height + 13, shape_text(operator.shape))
-
-
 def drawn(stage: GraphStage) -> dict[str, Any]:
     """Returns the drawing of a stage as the page reads it."""
-    made = drawing(stage)
+    placed = drawing(stage)
     return {
-        "width": made.width, "height": made.height, "wiring": stage.wiring, "edges": made.edges, "labels": made.labels,
-        "frames": made.frames,
+        "width": placed.width, "height": placed.height, "wiring": stage.wiring, "edges": placed.edges,
+        "labels": placed.labels, "frames": placed.frames,
         "nodes": [
             {"id": p.operator.id, "kind": p.operator.kind, "title": p.operator.title, "facts": p.operator.facts,
              "lines": shown_facts(p.operator), "roles": p.operator.roles, "part": p.operator.part,
              "shape": p.operator.shape, "x": p.x, "y": p.y, "width": p.width, "height": p.height}
-            for p in made.operators
+            for p in placed.operators
         ],
     }  # fmt: skip

@@ -45,12 +45,12 @@ def judged_steps(findings: Iterable[ScanFinding]) -> dict[ScanFinding, JudgedSte
 
 def _steps_in(source: Source, path: str, findings: list[ScanFinding]) -> Iterator[tuple[ScanFinding, JudgedStep]]:
     for member, pickle, offset in format_of(source).pickles_in(source):
-        wanted = {f: at for f in findings if (at := _position(f, member, offset, pickle.size)) is not None}
-        for number, step in enumerate(explain(Machine(pickle, 0, PICKLE_READING)) if wanted else ()):
-            for finding in [f for f, at in wanted.items() if step.at <= at < step.end]:
-                del wanted[finding]
+        pending = {f: at for f in findings if (at := _position(f, member, offset, pickle.size)) is not None}
+        for number, step in enumerate(explain(Machine(pickle, 0, PICKLE_READING)) if pending else ()):
+            for finding in [f for f, at in pending.items() if step.at <= at < step.end]:
+                del pending[finding]
                 yield finding, JudgedStep(path, member, number)
-            if not wanted:
+            if not pending:
                 break
 
 

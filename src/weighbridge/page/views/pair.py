@@ -46,23 +46,23 @@ class TokenPair:
 def token_pair(a: Vocab, b: Vocab) -> TokenPair:
     """Compares two tokenizers, token by token."""
     ids_a, ids_b = ({text: number for number, text in enumerate(v.tokens)} for v in (a, b))
-    both = [(number, ids_b[text]) for text, number in ids_a.items() if text in ids_b]
-    same = sum(x == y for x, y in both)
+    shared = [(number, ids_b[text]) for text, number in ids_a.items() if text in ids_b]
+    same = sum(x == y for x, y in shared)
     only_a = [(number, text) for text, number in ids_a.items() if text not in ids_b]
     only_b = [(number, text) for text, number in ids_b.items() if text not in ids_a]
-    found = vocab_differences(a, b)
+    differences = vocab_differences(a, b)
     roles = dict.fromkeys((*a.special, *b.special))
     return TokenPair(
         algorithm=(a.kind.value, b.kind.value),
         pre=(a.pre, b.pre),
         sizes=(len(a), len(b)),
         same=same,
-        moved=len(both) - same,
+        moved=len(shared) - same,
         only=(len(only_a), len(only_b)),
         first=(tuple(only_a[:_SHOWN]), tuple(only_b[:_SHOWN])),
         roles=tuple(RolePair(role, _special(a, role), _special(b, role)) for role in roles),
-        tables=tuple(found.tables),
-        special=tuple(found.special),
+        tables=tuple(differences.tables),
+        special=tuple(differences.special),
     )
 
 
