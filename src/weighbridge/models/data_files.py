@@ -49,10 +49,9 @@ def _open(file: DataFile, folder: Path) -> Source:
             "the file with the data is missing", path=str(path), hint="put it next to the file that names it"
         ) from None
     if source.size < file.size:
-        found = source.size
         source.close()
         raise FormatError(
-            "the data file is too short", path=str(path), offset=found, expected=f"{file.size} bytes", found=found,
-            hint="download or copy it again",
+            "the data file is too short", path=str(path), offset=source.size, expected=f"{file.size} bytes",
+            found=source.size, hint="download or copy it again",
         )  # fmt: skip
     return source

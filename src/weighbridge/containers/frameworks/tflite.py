@@ -48,14 +48,13 @@ def parse(source: Source) -> Index:
         assert subgraphs is not None
         graph = subgraphs.table(number)
         tensors = graph.vector(0)
-        prefix = f"{number}/" if subgraphs.length > 1 else ""
         for place in range(tensors.length if tensors else 0):
             assert tensors is not None
             assert buffers is not None
             count += 1
             if count > FLATBUFFER_TENSORS:
                 raise UnsupportedError(f"{source.name} has more than {FLATBUFFER_TENSORS:,} tensors")
-            _add(found, tensors.table(place), buffers, prefix)
+            _add(found, tensors.table(place), buffers, f"{number}/" if subgraphs.length > 1 else "")
     metadata = {"description": text} if (text := model.text(3)) else {}
     return found.index(metadata, model.number(0, "I"))
 

@@ -276,8 +276,7 @@ def join(models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> di
 
 def untrained(models: Sequence[ModelStates], sharded: bool) -> dict[str, ZeroWeight]:
     """The buffers, as fp32 if they are floats, and the frozen weights. `sharded`: these are cut into parts."""
-    first = models[0]
-    out = {}
+    first, out = models[0], dict[str, ZeroWeight]()
     for name, entry in first.buffers.items():
         dtype = F32 if entry.dtype.is_float else entry.dtype
         whole = ZeroPiece(0, entry, 0, entry.spec.elements)

@@ -304,11 +304,12 @@ class _Merge:
         if owner != first:
             self._check_folder(other, "a tokenizer for a folder")
             model = replace(model, place=replace(model.place, folder=other.place.folder))
-        texts = {**model.texts, **with_vocabulary_size(self.template.model, vocabulary.rows, other)}
-        model = replace(model, texts=texts)
+        model = replace(
+            model, texts={**model.texts, **with_vocabulary_size(self.template.model, vocabulary.rows, other)}
+        )
         if added:
             donors = [(self.views[name].model, vocab) for name, vocab in self._vocabularies.items()]
-            model = replace(model, texts={**texts, **with_tokens(model, added, donors)})
+            model = replace(model, texts={**model.texts, **with_tokens(model, added, donors)})
         return model
 
     @staticmethod

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, MXFP4, NVFP4, dtype
 from weighbridge.base.errors import RefusedError, UsageError
@@ -276,10 +276,9 @@ def _keep_codes(work: _Work, name: str, form: Form | str) -> Form | None:
         if not work.options.allow_requantize:
             _list_decoded(work, name, reason or rounds)
         return None
-    kind: Literal["exact", "near"] = "near" if rounds else "exact"
     relative = probe.relative_error(form.scales) if rounds else None
     source, target = nodes.storage_name(work.named[name]), str(work.options.scheme).lower()
-    work.draft.moves.append(Move(name, source, target, kind, rounds, relative))
+    work.draft.moves.append(Move(name, source, target, "near" if rounds else "exact", rounds, relative))
     return form
 
 

@@ -214,9 +214,8 @@ def find_stacked(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) 
     for name, layers in keys.items():
         peers = {second: numbers for second, numbers in places.items() if second != name}
         origins = [{o: numbers[key] for o, numbers in peers.items() if key in numbers} for key in layers.values()]
-        if len(layers) != len(samplers[name].layers) or not all(origins):
-            continue
-        if any(all(second in result for result in origins) for second in peers):
+        has_origins = len(layers) == len(samplers[name].layers) and all(origins)
+        if not has_origins or any(all(second in result for result in origins) for second in peers):
             continue
         result = [only_source(samplers, name, run) for run in layer_runs(origins)]
         sources = dict.fromkeys(source for source, _ in result)
