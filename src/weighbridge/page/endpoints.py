@@ -17,7 +17,6 @@ from weighbridge.page.models import PageModels
 
 if TYPE_CHECKING:
     from weighbridge.page.chat.template import RenderedTemplate
-    from weighbridge.page.views.layout import LayoutMap
 
 _SHOWN: Final = 200  # moved regions
 _LONG: Final = 20_000  # characters of a metadata value
@@ -133,6 +132,8 @@ def metadata(data: PageModels, model: int) -> Any:
 
 def layout(data: PageModels, model: int, file: int) -> Any:
     """The regions of a file as columns. The label of a tensor's region is the tensor's number."""
+    from weighbridge.containers.archive.zip import LOCAL_HEADER
+
     regions = data.layout(model, file)
     numbers = {e.name: i for i, e in enumerate(data.models[model].index.entries) if e.file == file}
     kinds = tuple(regions.kinds)
@@ -140,22 +141,14 @@ def layout(data: PageModels, model: int, file: int) -> Any:
         numbers.get(label, label) if kinds[kind] == "tensor" else label
         for label, kind in zip(regions.labels, regions.kind, strict=True)
     ]
+    members: list[tuple[int, str]] = []  # first region and name of each member of a zip, its directory included
+    for number, (label, kind) in enumerate(zip(regions.labels, regions.kind, strict=True)):
+        if kinds[kind] == "header" and label.startswith(LOCAL_HEADER):
+            members.append((number, label.removeprefix(LOCAL_HEADER)))
+        elif kinds[kind] == "header" and members and members[-1][1] != _DIRECTORY:
+            members.append((number, _DIRECTORY))
     return {"size": regions.size, "format": regions.format, "kinds": kinds, "kind": regions.kind,
-            "start": exact(regions.start), "labels": labels, "members": _members(regions)}  # fmt: skip
-
-
-def _members(regions: LayoutMap) -> list[tuple[int, str]]:
-    """Returns the number of the first region of each member of a zip, and its name; the directory at the end is one."""
-    from weighbridge.containers.archive.zip import LOCAL_HEADER
-
-    members: list[tuple[int, str]] = []
-    for number, label in enumerate(regions.labels):
-        if regions.kinds[regions.kind[number]] == "header":
-            if label.startswith(LOCAL_HEADER):
-                members.append((number, label.removeprefix(LOCAL_HEADER)))
-            elif members and members[-1][1] != _DIRECTORY:
-                members.append((number, _DIRECTORY))
-    return members
+            "start": exact(regions.start), "labels": labels, "members": members}  # fmt: skip
 
 
 def vocabulary(data: PageModels, model: int) -> Any:

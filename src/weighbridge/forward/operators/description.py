@@ -71,7 +71,11 @@ class LayerFacts:
         row = flows.functions().function.get(word.word)
         part = word.word.partition(".")[0]
         if row is not None:
-            title, facts = self._function(word.word, row.title)
+            title, facts = row.title, _FACTS[word.word](self) if word.word in _FACTS else ()
+            if word.word == "expert_activation" and self.graph.row.gated == "clamped":
+                title = "SwiGLU, clamped"
+            elif word.word in ("activation", "expert_activation"):
+                title = _NAMES.get(self.graph.activation, self.graph.activation)
             return Operator(name, row.kind, title, word.roles, facts, self._result(word.word, row.kind, inputs), part)
         matrix = self._matrix(word.word)
         kind = _kind(word.word)
@@ -141,14 +145,6 @@ class LayerFacts:
         if kind in ("sign", "norm") or word in ("weigh", "weigh_input", "add_experts"):
             return _widest(inputs)
         return _joined(inputs)
-
-    def _function(self, word: str, title: str) -> tuple[str, tuple[str, ...]]:
-        """The title and facts of a function."""
-        if word == "expert_activation" and self.graph.row.gated == "clamped":
-            return "SwiGLU, clamped", ()
-        if word in ("activation", "expert_activation"):
-            return _NAMES.get(self.graph.activation, self.graph.activation), ()
-        return title, _FACTS[word](self) if word in _FACTS else ()
 
     def _attend_facts(self) -> tuple[str, ...]:
         graph, config, (q, kv) = self.graph, self.graph.config, self.heads
