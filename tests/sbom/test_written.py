@@ -219,7 +219,8 @@ def test_an_existing_file_is_refused_before_anything_is_written() -> None:
         ("s3://bucket/m.gguf", "here.json", "read back"),
     ],
 )
-def test_what_is_refused(target: str, sbom: str, message: str) -> None:
+def test_what_is_refused(target: str, sbom: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # others' tests are offline
     keywords: dict[str, Any] = {"to": "hf"} if target == "folder" else {}
     with pytest.raises(UsageError, match=message) as caught:
         wb.plan_convert("base", target, sbom=sbom, **keywords)

@@ -102,9 +102,12 @@ def graph(data: PageModels, model: int) -> Any:
 def findings(data: PageModels, model: int, control: Control) -> Any:
     """The verdict on a model: the answers on top of the page, its banners, and the findings of verify and scan."""
     from weighbridge.page.findings import findings
+    from weighbridge.page.verdict import OF_THIS_MACHINE
 
     index = data.models[model].index
     verdict = findings(data.paths[model], len(index), control)
+    if not data.read_here:
+        verdict["answers"] = [row for row in verdict["answers"] if row["question"] != OF_THIS_MACHINE]
     numbers = {os.path.abspath(source.name): number for number, source in enumerate(index.files)}
     for row in (*verdict["banners"], *verdict["findings"]):
         if row["step"]:

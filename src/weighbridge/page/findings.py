@@ -21,7 +21,7 @@ _TICK: Final = 0.1  # seconds
 
 def findings(path: str, tensors: int, control: Control) -> dict[str, Any]:
     """Returns the verdict with its findings. Raises the reports' errors, and CancelledError."""
-    if tensors <= _MANY:
+    if tensors <= _MANY or sys.platform == "emscripten":  # a browser has no processes
         return _reports(path)
     command = [sys.executable, "-m", __name__, path]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:

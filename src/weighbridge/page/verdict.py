@@ -123,6 +123,9 @@ def verdict(path: str, verified: VerifyReport, scanned: ScanReport) -> PageVerdi
 
 # ---- answers ----
 
+#: The question whose answer depends on the machine that the page is made on.
+OF_THIS_MACHINE: Final = "Fits this machine"
+
 
 def _whole(verified: VerifyReport) -> VerdictAnswer:
     question = "Whole"
@@ -181,7 +184,7 @@ def _loaded(client: ClientVerdict | None, identity: IdentifyReport) -> VerdictAn
 def _fits(path: str) -> VerdictAnswer:
     from weighbridge.fitting.report import fit  # late: takes a second to import
 
-    question = "Fits this machine"
+    question = OF_THIS_MACHINE
     try:
         report = fit(path)
     except (WeighbridgeError, OSError) as error:

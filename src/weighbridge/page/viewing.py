@@ -113,6 +113,7 @@ def export_view(path: Path, output: Path, options: ExportOptions) -> None:
 
     check_target(output, overwrite=options.overwrite, folder=False)
     with _page_data(path, options.other, options.arch_file) as data:
+        data.read_here = False
         page = export(data, values=options.values, progress=options.progress)
         write_file(output, page.encode(), overwrite=options.overwrite)
 

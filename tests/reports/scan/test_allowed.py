@@ -205,6 +205,7 @@ _ELSEWHERE = {
     *(("torch", f"{n}Tensor") for n in DENSE if n != "Float"),  # each of a storage of its own
     ("torch._utils", "_rebuild_xla_tensor"),
     ("torch._utils", "_rebuild_wrapper_subclass"),  # of a class that isn't torch's
+    *((m, n) for m, n in CALLS if m.startswith("deepspeed.")),  # honest files of it: tests/containers/test_zero.py
     ("torch._utils", "_rebuild_nested_tensor"),  # it reads its sizes from a storage (`test_honest` has one)
 }
 

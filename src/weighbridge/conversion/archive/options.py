@@ -18,4 +18,4 @@ class PackOptions(WriteOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackOptions(WriteOptions):
-    base: Path | None = option("The model that SRC was packed with (--base of wb pack).", metavar="MODEL", kind="path")
+    base: Path | None = option("The model that SRC was packed with, as its differences.", metavar="MODEL", kind="path")
