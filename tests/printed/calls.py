@@ -27,7 +27,7 @@ def faults(code: str, *, mention: bool = False) -> Iterator[str]:
             except (AttributeError, TypeError) as error:
                 yield f"{ast.unparse(node)}: {error}"
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "weighbridge":
-            module = __import__(node.module or "", fromlist=["*"])
+            module = __import__(node.module or "", fromlist=[alias.name for alias in node.names])
             missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
             yield from (f"{node.module} has no {name}" for name in missing)
 
