@@ -203,24 +203,19 @@ def _place(flow: Arrangement, operators: dict[str, Operator], spaces: dict[str, 
     boxes = [_place(item, operators, spaces, loose) for item in items]
     if kind == "lanes":
         return _lanes(items, boxes)
-    return _series(boxes, 8 if loose else _GAP)
+    at, moved = 0.0, list[_Box]()
+    for box in boxes:  # below each other
+        if moved and box.height:
+            at += 8 if loose else _GAP
+        moved.append(box.moved(0, at))
+        at += box.height
+    return _union(moved, max((b.left for b in boxes), default=0), max((b.right for b in boxes), default=0), at)
 
 
 def starts_with_lanes(flow: Arrangement) -> bool:
     if isinstance(flow, str):
         return False
     return flow[0] == "lanes" or (flow[0] == "series" and len(flow) > 1 and starts_with_lanes(flow[1]))
-
-
-def _series(boxes: Sequence[_Box], gap: float) -> _Box:
-    """Boxes below each other."""
-    at, moved = 0.0, list[_Box]()
-    for box in boxes:
-        if moved and box.height:
-            at += gap
-        moved.append(box.moved(0, at))
-        at += box.height
-    return _union(moved, max((b.left for b in boxes), default=0), max((b.right for b in boxes), default=0), at)
 
 
 def _lanes(items: Sequence[Arrangement], boxes: Sequence[_Box]) -> _Box:
