@@ -1,7 +1,7 @@
 // Both models of a comparison beside each other: numbers of the summary, tensors by role, architecture, tokens.
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { partColor } from "../colors.js";
-import { bytes, count, plural, shape, visible, whole } from "../text.js";
+import { bytes, bytesRange, count, plural, shape, visible, whole } from "../text.js";
 import { Answer, Chip, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 /** Answers of both models given to `children`. */
@@ -103,7 +103,7 @@ export function ArchitectureOfTwo({ models }) {
 function architectureRows(models, a, b) {
   const sides = [a, b], facts = models.map((m) => m.facts);
   const of = (what, value) => [what, ...sides.map((side, i) => value(side, facts[i]))];
-  const each = ({ boxes }) => `${count(boxes.reduce((n, box) => n + box.parameters, 0))} weights, ${bytes(boxes.reduce((n, box) => n + box.nbytes, 0))}`;
+  const each = ({ boxes, nbytes }) => `${count(boxes.reduce((n, box) => n + box.parameters, 0))} weights, ${bytesRange(nbytes)}`;
   const kinds = Math.max(a.drawing.groups.length, b.drawing.groups.length);
   return [
     of("Family", ({ drawing }) => drawing.family), of("Class", ({ drawing }) => drawing.architecture),
