@@ -101,18 +101,17 @@ class PageData(PageModels):
             raise UsageError(f"unknown question {name[:_TEXT]!r}")
         if set(params) != set(endpoint.params):
             raise UsageError(f"{name} takes {', '.join(endpoint.params) or 'no parameter'}")
-        values: dict[str, Any] = {}
-        for key in endpoint.params:
-            text = params[key]
-            if key in _TEXTS:
-                values[key] = text[:_TEXT]
-                continue
-            if not (text.isascii() and text.isdecimal() and len(text) <= 19):
-                raise UsageError(f"{key} is a number")
-            values[key] = int(text)
-            if key == "model" and values[key] >= len(self.models):
-                raise UsageError(f"unknown model {values[key]}")
-        return endpoint, values
+        return endpoint, {key: self._parse(key, params[key]) for key in endpoint.params}
+
+    def _parse(self, key: str, text: str) -> Any:
+        if key in _TEXTS:
+            return text[:_TEXT]
+        if not (text.isascii() and text.isdecimal() and len(text) <= 19):
+            raise UsageError(f"{key} is a number")
+        number = int(text)
+        if key == "model" and number >= len(self.models):
+            raise UsageError(f"unknown model {number}")
+        return number
 
     def is_slow(self, name: str, params: Mapping[str, str]) -> bool:
         """Returns whether a question reads tensor data. Raises the errors of `question`."""

@@ -42,10 +42,7 @@ def start(data: PageModels) -> dict[str, Any]:
 
     models = [
         {
-            "path": path,
-            "name": Path(path).name or path,
-            "format": model.format,
-            "tensors": len(model.index),
+            "path": path, "name": Path(path).name or path, "format": model.format, "tensors": len(model.index),
             "adapter": adapter_form(model) is not None,
             "folder": model.format != "gguf" and model.place.path.is_dir(),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
@@ -53,7 +50,7 @@ def start(data: PageModels) -> dict[str, Any]:
             "facts": model_facts(model),
         }
         for path, model, damage in zip(data.paths, data.models, data.damage, strict=True)
-    ]
+    ]  # fmt: skip
     return {"version": __version__, "models": models}
 
 
@@ -139,13 +136,11 @@ def layout(data: PageModels, model: int, file: int) -> Any:
 
     regions = data.layout(model, file)
     numbers = {e.name: i for i, e in enumerate(data.models[model].index.entries) if e.file == file}
-    kinds = tuple(regions.kinds)
-    labels = [
-        numbers.get(label, label) if kinds[kind] == "tensor" else label
-        for label, kind in zip(regions.labels, regions.kind, strict=True)
-    ]
+    kinds = regions.kinds
+    rows = list(zip(regions.labels, regions.kind, strict=True))
+    labels = [numbers.get(label, label) if kinds[kind] == "tensor" else label for label, kind in rows]
     members: list[tuple[int, str]] = []  # first region and name of each member of a zip, its directory included
-    for number, (label, kind) in enumerate(zip(regions.labels, regions.kind, strict=True)):
+    for number, (label, kind) in enumerate(rows):
         if kinds[kind] == "header" and label.startswith(LOCAL_HEADER):
             members.append((number, label.removeprefix(LOCAL_HEADER)))
         elif kinds[kind] == "header" and members and members[-1][1] != _DIRECTORY:

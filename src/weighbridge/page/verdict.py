@@ -223,8 +223,7 @@ def _safety_banners(
             call = f"{worst.name}({', '.join(worst.arguments)})" if worst.name and worst.use is Use.CALLED else ""
             acts = f"Loading {name} runs `{call}`." if call else f"{name}: {worst.message}."
             detail = " ".join(filter(None, (_sentence(worst.consequence), _more(len(every) - 1, "finding"))))
-            text = f"{acts} {_ADVICE[worst.verdict]}"
-            yield VerdictBanner(_SCANNED[worst.verdict], text, detail, steps.get(worst))
+            yield VerdictBanner(_SCANNED[worst.verdict], f"{acts} {_ADVICE[worst.verdict]}", detail, steps.get(worst))
     elif not scanned.complete and scanned.verdict is not ScanVerdict.NOT_SCANNED:
         skipped = next((s for file in scanned.files for s in file.skipped), None)
         reason = f"{skipped.what}: {skipped.why}" if skipped else "not everything was scanned"

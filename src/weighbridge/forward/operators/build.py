@@ -154,9 +154,8 @@ def _layer_stage(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer, wir
         return listed(list(layer.shapes), facts)
     if any(layer.shapes) and layer.number >= graph.layers and wiring == "computed":
         wiring = "declared"  # a layer for further tokens, which isn't computed
-    return stage(
-        series, facts, StageEnds("states", "next layer" if not parts[3:] or not any(parts[3:]) else ""), wiring
-    )
+    ends = StageEnds("states", "next layer" if not parts[3:] or not any(parts[3:]) else "")
+    return stage(series, facts, ends, wiring)
 
 
 def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dict[str, str]:

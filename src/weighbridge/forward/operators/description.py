@@ -71,20 +71,10 @@ class LayerFacts:
         row = flows.functions().function.get(word.word)
         part = word.word.partition(".")[0]
         if row is not None:
-            title, facts = row.title, _FACTS[word.word](self) if word.word in _FACTS else ()
-            if word.word == "expert_activation" and self.graph.row.gated == "clamped":
-                title = "SwiGLU, clamped"
-            elif word.word in ("activation", "expert_activation"):
-                title = _NAMES.get(self.graph.activation, self.graph.activation)
+            title, facts = self._function(word.word, row.title)
             return Operator(name, row.kind, title, word.roles, facts, self._result(word.word, row.kind, inputs), part)
         matrix = self._matrix(word.word)
-        if word.word in _EMBEDDINGS:
-            kind = "embedding"
-        elif word.word.endswith("norm"):
-            kind = "norm"
-        else:
-            mixes = "conv" in word.word.split(".")[1:] and not word.word.endswith((".in", ".out"))
-            kind = "convolution" if mixes else "linear"
+        kind = _kind(word.word)
         last = word.word.rpartition(".")[2]
         spelled = word.word.partition(".")[2].replace(".", " ").replace("_", " ") or word.word
         title = flows.functions().title.get(word.word) or ("norm" if last == "norm" else spelled)
@@ -92,19 +82,20 @@ class LayerFacts:
         shape = self._output(word.word, kind, matrix, inputs)
         if kind == "linear" and matrix is not None and len(matrix) > 1 and shape == matrix[-1:] != matrix[-2:-1]:
             matrix = (matrix[-1], matrix[-2])
-        facts = self._weight_facts(word.word, kind, matrix, bias)
+        facts = self._norm_facts(bias) if kind == "norm" else self._matrix_facts(word.word, matrix, bias)
         return Operator(name, kind, title, word.roles, facts, shape, part)
 
     def _matrix(self, stem: str) -> Shape | None:
         return self.shapes.get(f"{stem}.weight", self.shapes.get(stem))
 
-    def _weight_facts(self, word: str, kind: str, matrix: Shape | None, bias: bool) -> tuple[str, ...]:
-        if kind == "norm":
-            config, row = self.graph.config, self.graph.row
-            is_layer = "layer" in (config.norm, row.norm) or row.plain_norms
-            eps = f", ε {number(config.norm_eps)}" if config.norm_eps else ""
-            return (f"{'mean and variance' if is_layer else 'RMS'}{eps}", *(("bias",) if bias else ()),
-                    *(("without weights",) if row.plain_norms else ()))  # fmt: skip
+    def _norm_facts(self, bias: bool) -> tuple[str, ...]:
+        config, row = self.graph.config, self.graph.row
+        is_layer = "layer" in (config.norm, row.norm) or row.plain_norms
+        eps = f", ε {number(config.norm_eps)}" if config.norm_eps else ""
+        return (f"{'mean and variance' if is_layer else 'RMS'}{eps}", *(("bias",) if bias else ()),
+                *(("without weights",) if row.plain_norms else ()))  # fmt: skip
+
+    def _matrix_facts(self, word: str, matrix: Shape | None, bias: bool) -> tuple[str, ...]:
         if word == "head" and matrix is None:
             return ("the embeddings again",)
         if matrix is None:
@@ -150,6 +141,14 @@ class LayerFacts:
         if kind in ("sign", "norm") or word in ("weigh", "weigh_input", "add_experts"):
             return _widest(inputs)
         return _joined(inputs)
+
+    def _function(self, word: str, title: str) -> tuple[str, tuple[str, ...]]:
+        """The title and facts of a function."""
+        if word == "expert_activation" and self.graph.row.gated == "clamped":
+            return "SwiGLU, clamped", ()
+        if word in ("activation", "expert_activation"):
+            return _NAMES.get(self.graph.activation, self.graph.activation), ()
+        return title, _FACTS[word](self) if word in _FACTS else ()
 
     def _attend_facts(self) -> tuple[str, ...]:
         graph, config, (q, kv) = self.graph, self.graph.config, self.heads
@@ -266,6 +265,15 @@ _FACTS: Final[Mapping[str, Callable[[LayerFacts], tuple[str, ...]]]] = MappingPr
     "choose": LayerFacts._choice_facts,
     "softcap": lambda facts: (number(facts.graph.config.logit_softcap or 0),),
 })  # fmt: skip
+
+
+def _kind(word: str) -> str:
+    """The kind of operator that a weight belongs to."""
+    if word in _EMBEDDINGS:
+        return "embedding"
+    if word.endswith("norm"):
+        return "norm"
+    return "convolution" if "conv" in word.split(".")[1:] and not word.endswith((".in", ".out")) else "linear"
 
 
 def _widest(inputs: Sequence[Shape] | None) -> Shape | None:

@@ -203,6 +203,9 @@ class _Parser:
         if token.startswith("@"):
             word = token[1:]
             return ElsewhereValue(word) if word in functions().outside or self._present.has(word) else None
+        return self._word(token)
+
+    def _word(self, token: str) -> Flow | None:
         word, _, weights = token.partition("[")
         function = functions().function.get(word)
         if function is None:

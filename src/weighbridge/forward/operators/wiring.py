@@ -51,8 +51,7 @@ def listed(roles: Sequence[str], facts: LayerFacts) -> GraphStage:
     frames: dict[str, list[Arrangement]] = {}
     operators = []
     for stem, weights in stems.items():
-        word = flows.Word(stem, tuple(weights))
-        operators.append(replace(facts.describe(word, stem, None), kind="weights"))
+        operators.append(replace(facts.describe(flows.Word(stem, tuple(weights)), stem, None), kind="weights"))
         frames.setdefault(stem.partition(".")[0], []).append(stem)
     lanes: list[Arrangement] = []
     for name, ids in frames.items():

@@ -97,22 +97,7 @@ def _group(numbers: tuple[int, ...], layers: list[_Rows], counted: Count) -> Lay
             types.setdefault(row.role, Counter())[entry.dtype.name] += entry.nbytes
             sizes.setdefault(row.role, Counter())[number] += entry.nbytes
     ordered = sorted(weights.items(), key=lambda item: PARTS.index(item[1][0][1].part))
-    boxes = []
-    for role, rows in ordered:
-        counts = [(e, n) for e, n in ((e, counted.of(e)[0]) for e, _ in rows) if n]
-        shapes = {counted.logical_shape(e) for e, _ in counts}
-        by_bytes = sorted(types[role].items(), key=lambda item: (-item[1], item[0]))
-        box = RoleBox(
-            role=role,
-            part=rows[0][1].part,
-            count=len(counts),
-            shape=shapes.pop() if len(shapes) == 1 else None,
-            parameters=sum(n for _, n in counts),
-            nbytes=(min(sizes[role].values()), max(sizes[role].values())),
-            total_nbytes=sizes[role].total(),
-            dtypes=tuple(name for name, _ in by_bytes),
-        )
-        boxes.append(box)
+    boxes = (_box(rows, types[role], list(sizes[role].values()), counted) for role, rows in ordered)
     parts = dict.fromkeys(rows[0][1].part for _, rows in ordered)
     return LayerGroup(numbers, tuple(boxes), _extent(layers), {part: _extent(layers, part) for part in parts})
 
@@ -121,3 +106,18 @@ def _extent(layers: list[_Rows], part: str | None = None) -> tuple[int, int]:
     """Returns the bytes of the smallest and of the largest layer, or of one part of them."""
     totals = [sum(entry.nbytes for entry, row in rows if part in (None, row.part)) for rows in layers]
     return min(totals), max(totals)
+
+
+def _box(rows: _Rows, types: Counter[str], sizes: list[int], counted: Count) -> RoleBox:
+    weights = [(e, n) for e, n in ((e, counted.of(e)[0]) for e, _ in rows) if n]
+    shapes = {counted.logical_shape(e) for e, _ in weights}
+    return RoleBox(
+        role=rows[0][1].role,
+        part=rows[0][1].part,
+        count=len(weights),
+        shape=shapes.pop() if len(shapes) == 1 else None,
+        parameters=sum(n for _, n in weights),
+        nbytes=(min(sizes), max(sizes)),
+        total_nbytes=sum(sizes),
+        dtypes=tuple(sorted(types, key=lambda name: (-types[name], name))),
+    )

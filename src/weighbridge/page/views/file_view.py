@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -82,22 +82,13 @@ class FileView(Closing):
         if not 0 <= size <= VIEW_BYTES:
             raise UsageError(f"can't show {size:,} bytes at once", hint=f"the limit is {VIEW_BYTES:,}")
         end = min(offset + size, self.size)
-        regions = []
-        for region in self._regions_between(offset, end):
-            meaning = ByteMeaning(region.start, region.end, region.kind, region.label, region.value)
-            entry = self._index.by_name.get(region.label) if self._index and region.kind == "tensor" else None
-            at = max(offset, region.start)
-            # A compressed tensor's offsets refer to the decompressed bytes, so these bytes belong to no element.
-            if entry is not None and not entry.file and entry.offset <= at < entry.offset + entry.nbytes:
-                meaning = replace(meaning, first=place(entry, at), atom=entry.dtype.size)
-            regions.append(meaning)
         return ByteView(
             path=os.fspath(self._path),
             format=self._format.name,
             size=self.size,
             offset=offset,
             data=self._source.read(offset, end - offset).hex(),
-            regions=tuple(regions),
+            regions=tuple(self._meaning(r, offset) for r in self._regions_between(offset, end)),
         )
 
     @cached_property
@@ -125,6 +116,15 @@ class FileView(Closing):
                 near = [r for r in self._format.regions(self._source) if r.end > max(lo, r.start) and r.start < hi]
             self._near = lo, hi, near
         return [r for r in near if r.end > start and r.start < end]
+
+    def _meaning(self, region: Region, offset: int) -> ByteMeaning:
+        entry = self._index.by_name.get(region.label) if self._index and region.kind == "tensor" else None
+        at = max(offset, region.start)
+        # A compressed tensor's offsets refer to the decompressed bytes, so these bytes belong to no element.
+        if entry is None or entry.file or not entry.offset <= at < entry.offset + entry.nbytes:
+            return ByteMeaning(region.start, region.end, region.kind, region.label, region.value)
+        size = entry.dtype.size
+        return ByteMeaning(region.start, region.end, region.kind, region.label, region.value, place(entry, at), size)
 
     def close(self) -> None:
         self._source.close()

@@ -5,7 +5,7 @@ Coordinates are CSS pixels; y grows downwards. The widths of texts are estimated
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -185,37 +185,47 @@ def _place(flow: Arrangement, operators: dict[str, Operator], spaces: dict[str, 
     if kind in ("pass", "from"):
         return _Box(12, 12, 0)
     if kind == "frame":
-        title, framed = str(items[0]), _place(items[1], operators, spaces, loose)
-        above = _BAND + (_BEND - 8 if starts_with_lanes(items[1]) else 6)
-        least = len(title) * _FACT + 22  # so that the title is left of the axis
-        left, right = max(framed.left + _PAD, least), max(framed.right + _PAD, least)
-        height = framed.height + above + _PAD
-        box = framed.moved(0, above)
-        return replace(box, left=left, right=right, height=height,
-                       frames=(DrawnFrame(title, -left, 0, left + right, height), *box.frames))  # fmt: skip
+        return _framed(str(items[0]), _place(items[1], operators, spaces, loose), starts_with_lanes(items[1]))
     if kind == "residual":
-        # a block, the sum below it, and the value that bypasses it at the right
-        plus, inner = str(items[0]), _place(items[1], operators, spaces, loose)
-        right = max(inner.right, _SIGN / 2) + _BYPASS
-        nodes = {**inner.nodes, plus: (0.0, inner.height + _GAP)}
-        bypass = {**inner.bypass, plus: (right - 6, -_GAP / 2)}
-        return replace(inner, right=right, height=inner.height + _GAP + _SIGN, nodes=nodes, bypass=bypass)
+        return _residual(str(items[0]), _place(items[1], operators, spaces, loose))
     boxes = [_place(item, operators, spaces, loose) for item in items]
     if kind == "lanes":
         return _lanes(items, boxes)
-    at, moved = 0.0, list[_Box]()
-    for box in boxes:  # below each other
-        if moved and box.height:
-            at += 8 if loose else _GAP
-        moved.append(box.moved(0, at))
-        at += box.height
-    return _union(moved, max((b.left for b in boxes), default=0), max((b.right for b in boxes), default=0), at)
+    return _series(boxes, 8 if loose else _GAP)
 
 
 def starts_with_lanes(flow: Arrangement) -> bool:
     if isinstance(flow, str):
         return False
     return flow[0] == "lanes" or (flow[0] == "series" and len(flow) > 1 and starts_with_lanes(flow[1]))
+
+
+def _series(boxes: Sequence[_Box], gap: float) -> _Box:
+    """Boxes below each other."""
+    at, moved = 0.0, list[_Box]()
+    for box in boxes:
+        if moved and box.height:
+            at += gap
+        moved.append(box.moved(0, at))
+        at += box.height
+    return _union(moved, max((b.left for b in boxes), default=0), max((b.right for b in boxes), default=0), at)
+
+
+def _framed(title: str, inner: _Box, lanes: bool) -> _Box:
+    above = _BAND + (_BEND - 8 if lanes else 6)
+    least = len(title) * _FACT + 22  # so that the title is left of the axis
+    left, right, height = max(inner.left + _PAD, least), max(inner.right + _PAD, least), inner.height + above + _PAD
+    box = inner.moved(0, above)
+    return replace(box, left=left, right=right, height=height,
+                   frames=(DrawnFrame(title, -left, 0, left + right, height), *box.frames))  # fmt: skip
+
+
+def _residual(plus: str, inner: _Box) -> _Box:
+    """A block, the sum below it, and the value that bypasses it at the right."""
+    right = max(inner.right, _SIGN / 2) + _BYPASS
+    nodes = {**inner.nodes, plus: (0.0, inner.height + _GAP)}
+    bypass = {**inner.bypass, plus: (right - 6, -_GAP / 2)}
+    return replace(inner, right=right, height=inner.height + _GAP + _SIGN, nodes=nodes, bypass=bypass)
 
 
 def _lanes(items: Sequence[Arrangement], boxes: Sequence[_Box]) -> _Box:
@@ -282,15 +292,20 @@ def _stops(
         stops.append((x1, left[-1].bottom, left[-1].bottom + _BEND))
     stops += [(group.axes[edge.target], group.top - _BEND, group.top - _TIP) for group in entered]
     if not left:
-        around = [group.axes for group in box.groups if edge.target in group.axes]
-        for group in box.groups:  # the lanes without an operator that the line goes through
-            if group.through is None or edge.target in group.axes or not (y0 <= group.top and group.bottom <= y1):
-                continue
-            member = next(iter(group.axes))
-            if all(axes.get(member) == axes[edge.target] for axes in around):
-                stops.append((group.through, group.top - _BEND, group.top))
-                stops.append((x1, group.bottom, group.bottom + _BEND))
+        for x, top, bottom in _ways(edge, box, y0, y1):
+            stops += [(x, top - _BEND, top), (x1, bottom, bottom + _BEND)]
     return stops
+
+
+def _ways(edge: OperatorEdge, box: _Box, y0: float, y1: float) -> Iterator[tuple[float, float, float]]:
+    """Yields the lanes without an operator that a line goes through: x, top and bottom."""
+    for group in box.groups:
+        if group.through is None or edge.target in group.axes or not (y0 <= group.top and group.bottom <= y1):
+            continue
+        member = next(iter(group.axes))
+        around = (outer.axes for outer in box.groups if edge.target in outer.axes)
+        if all(axes.get(member) == axes[edge.target] for axes in around):
+            yield group.through, group.top, group.bottom
 
 
 def _bend(x0: float, y0: float, x1: float, y1: float) -> str:
