@@ -17,7 +17,6 @@ from weighbridge.page.models import PageModels
 
 if TYPE_CHECKING:
     from weighbridge.page.chat.template import RenderedTemplate
-    from weighbridge.page.views.layout import LayoutMap
 
 _SHOWN: Final = 200  # moved regions
 _LONG: Final = 20_000  # characters of a metadata value
@@ -43,10 +42,7 @@ def start(data: PageModels) -> dict[str, Any]:
 
     models = [
         {
-            "path": path,
-            "name": Path(path).name or path,
-            "format": model.format,
-            "tensors": len(model.index),
+            "path": path, "name": Path(path).name or path, "format": model.format, "tensors": len(model.index),
             "adapter": adapter_form(model) is not None,
             "folder": model.format != "gguf" and model.place.path.is_dir(),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
@@ -54,7 +50,7 @@ def start(data: PageModels) -> dict[str, Any]:
             "facts": model_facts(model),
         }
         for path, model, damage in zip(data.paths, data.models, data.damage, strict=True)
-    ]
+    ]  # fmt: skip
     return {"version": __version__, "models": models}
 
 
@@ -136,29 +132,21 @@ def metadata(data: PageModels, model: int) -> Any:
 
 def layout(data: PageModels, model: int, file: int) -> Any:
     """The regions of a file as columns. The label of a tensor's region is the tensor's number."""
-    regions = data.layout(model, file)
-    numbers = {e.name: i for i, e in enumerate(data.models[model].index.entries) if e.file == file}
-    kinds = tuple(regions.kinds)
-    labels = [
-        numbers.get(label, label) if kinds[kind] == "tensor" else label
-        for label, kind in zip(regions.labels, regions.kind, strict=True)
-    ]
-    return {"size": regions.size, "format": regions.format, "kinds": kinds, "kind": regions.kind,
-            "start": exact(regions.start), "labels": labels, "members": _members(regions)}  # fmt: skip
-
-
-def _members(regions: LayoutMap) -> list[tuple[int, str]]:
-    """Returns the number of the first region of each member of a zip, and its name; the directory at the end is one."""
     from weighbridge.containers.archive.zip import LOCAL_HEADER
 
-    members: list[tuple[int, str]] = []
-    for number, label in enumerate(regions.labels):
-        if regions.kinds[regions.kind[number]] == "header":
-            if label.startswith(LOCAL_HEADER):
-                members.append((number, label.removeprefix(LOCAL_HEADER)))
-            elif members and members[-1][1] != _DIRECTORY:
-                members.append((number, _DIRECTORY))
-    return members
+    regions = data.layout(model, file)
+    numbers = {e.name: i for i, e in enumerate(data.models[model].index.entries) if e.file == file}
+    kinds = regions.kinds
+    rows = list(zip(regions.labels, regions.kind, strict=True))
+    labels = [numbers.get(label, label) if kinds[kind] == "tensor" else label for label, kind in rows]
+    members: list[tuple[int, str]] = []  # first region and name of each member of a zip, its directory included
+    for number, (label, kind) in enumerate(rows):
+        if kinds[kind] == "header" and label.startswith(LOCAL_HEADER):
+            members.append((number, label.removeprefix(LOCAL_HEADER)))
+        elif kinds[kind] == "header" and members and members[-1][1] != _DIRECTORY:
+            members.append((number, _DIRECTORY))
+    return {"size": regions.size, "format": regions.format, "kinds": kinds, "kind": regions.kind,
+            "start": exact(regions.start), "labels": labels, "members": members}  # fmt: skip
 
 
 def vocabulary(data: PageModels, model: int) -> Any:

@@ -34,7 +34,7 @@ class Desk:
             path = inside[0]
         try:
             self._data = PageData(path)
-            self._data.read_here = False  # browsers don't tell their machine's memory
+            self._data.read_here = False  # browsers hide the memory of their machine
             return json.dumps({"document": framed(self._data)})
         except (WeighbridgeError, OSError, MemoryError) as error:
             return json.dumps(error_words(error))

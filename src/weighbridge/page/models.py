@@ -27,7 +27,7 @@ class PageModels(Closing):
     Raises the errors of `open_model` if nothing of a model can be read."""
 
     def __init__(self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> None:
-        self.read_here = True  # whether the page's reader is at this machine, whose memory it may speak of
+        self.read_here = True  # whether the page's reader is at this machine, whose memory it may show
         self.paths: tuple[str, ...] = tuple(path_text(path) for path in paths)
         self.models: list[OpenModel] = []
         self.damage: list[FormatError | None] = []

@@ -72,7 +72,17 @@ def build_graph(
             likeness += (graph.is_sliding(number), _rotates(graph, flow, layer), graph.heads(number))
         kinds.setdefault(likeness, []).append(layer)
     built = [(group, _layer_stage(graph, flow, group[0], wiring)) for group in kinds.values()]
-    titles = _titles(graph, flow, [group[0] for group, _ in built])
+    firsts = [group[0] for group, _ in built]
+    features = [_features(graph, flow, layer) for layer in firsts]
+    varying = [
+        key for key in (features[0] if features else ())
+        if len({feature[key] for feature in features if feature[key] or key in _MARKS}) > 1
+    ]  # fmt: skip
+    titles = [", ".join(filter(None, (feature[key] for key in varying))) or "all layers" for feature in features]
+    titles = [  # how kinds of layers differ from each other
+        title if titles.count(title) == 1 else f"{title}, {plural(len(layer.shapes), 'tensor')}"
+        for title, layer in zip(titles, firsts, strict=True)
+    ]
     before, after, unused = _outer(graph, outside, wiring)
     notes = [] if flow is not None else [_UNKNOWN.format(family=family)]
     if unused:
@@ -144,23 +154,8 @@ def _layer_stage(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer, wir
         return listed(list(layer.shapes), facts)
     if any(layer.shapes) and layer.number >= graph.layers and wiring == "computed":
         wiring = "declared"  # a layer for further tokens, which isn't computed
-    return stage(
-        series, facts, StageEnds("states", "next layer" if not parts[3:] or not any(parts[3:]) else ""), wiring
-    )
-
-
-def _titles(graph: Graph, flow: flows.FamilyFlow | None, layers: list[_Layer]) -> list[str]:
-    """Returns how kinds of layers differ from each other."""
-    features = [_features(graph, flow, layer) for layer in layers]
-    varying = [
-        key for key in (features[0] if features else ())
-        if len({feature[key] for feature in features if feature[key] or key in _MARKS}) > 1
-    ]  # fmt: skip
-    titles = [", ".join(filter(None, (feature[key] for key in varying))) or "all layers" for feature in features]
-    return [
-        title if titles.count(title) == 1 else f"{title}, {plural(len(layer.shapes), 'tensor')}"
-        for title, layer in zip(titles, layers, strict=True)
-    ]
+    ends = StageEnds("states", "next layer" if not parts[3:] or not any(parts[3:]) else "")
+    return stage(series, facts, ends, wiring)
 
 
 def _features(graph: Graph, flow: flows.FamilyFlow | None, layer: _Layer) -> dict[str, str]:

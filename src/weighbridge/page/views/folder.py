@@ -236,14 +236,8 @@ def _files(model: OpenModel, names: Iterable[str]) -> Iterator[FolderFile]:
         if name in weights:
             yield FolderFile(name, nbytes, "weights", "the tensors that are shown here")
             continue
-        row = next(
-            (
-                row
-                for row in folder_table().file
-                if any(fnmatchcase(base, n) or fnmatchcase(name, n) for n in row.names)
-            ),
-            None,
-        )
+        kinds = (row for row in folder_table().file if any(fnmatchcase(n, p) for p in row.names for n in (base, name)))
+        row = next(kinds, None)
         kind, purpose = (row.kind, row.why) if row is not None else ("other", "Weighbridge doesn’t read it")
         yield FolderFile(name, nbytes, kind, purpose)
 

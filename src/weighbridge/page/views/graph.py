@@ -22,11 +22,8 @@ def graph_view(model: OpenModel, surveyed: Survey) -> dict[str, Any]:
               for e in model.index.entries}  # fmt: skip
     graph = operator_graph(model, shapes)
     return {
-        "family": graph.family,
-        "architecture": graph.architecture,
-        "before": drawn(graph.before),
-        "after": drawn(graph.after),
-        "notes": graph.notes,
+        "family": graph.family, "architecture": graph.architecture,
+        "before": drawn(graph.before), "after": drawn(graph.after), "notes": graph.notes,
         "kinds": [
             {"title": kind.title, "layers": kind.layers, "range": ranges(kind.layers), "stack": kind.stack,
              "stage": drawn(kind.stage)}

@@ -187,12 +187,7 @@ def _place(flow: Arrangement, operators: dict[str, Operator], spaces: dict[str, 
     if kind == "frame":
         return _framed(str(items[0]), _place(items[1], operators, spaces, loose), starts_with_lanes(items[1]))
     if kind == "residual":
-        # a block, the sum below it, and the value that bypasses it at the right
-        plus, inner = str(items[0]), _place(items[1], operators, spaces, loose)
-        right = max(inner.right, _SIGN / 2) + _BYPASS
-        nodes = {**inner.nodes, plus: (0.0, inner.height + _GAP)}
-        bypass = {**inner.bypass, plus: (right - 6, -_GAP / 2)}
-        return replace(inner, right=right, height=inner.height + _GAP + _SIGN, nodes=nodes, bypass=bypass)
+        return _residual(str(items[0]), _place(items[1], operators, spaces, loose))
     boxes = [_place(item, operators, spaces, loose) for item in items]
     if kind == "lanes":
         return _lanes(items, boxes)
@@ -216,6 +211,23 @@ def _series(boxes: Sequence[_Box], gap: float) -> _Box:
     return _union(moved, max((b.left for b in boxes), default=0), max((b.right for b in boxes), default=0), at)
 
 
+def _framed(title: str, inner: _Box, lanes: bool) -> _Box:
+    above = _BAND + (_BEND - 8 if lanes else 6)
+    least = len(title) * _FACT + 22  # so that the title is left of the axis
+    left, right, height = max(inner.left + _PAD, least), max(inner.right + _PAD, least), inner.height + above + _PAD
+    box = inner.moved(0, above)
+    return replace(box, left=left, right=right, height=height,
+                   frames=(DrawnFrame(title, -left, 0, left + right, height), *box.frames))  # fmt: skip
+
+
+def _residual(plus: str, inner: _Box) -> _Box:
+    """A block, the sum below it, and the value that bypasses it at the right."""
+    right = max(inner.right, _SIGN / 2) + _BYPASS
+    nodes = {**inner.nodes, plus: (0.0, inner.height + _GAP)}
+    bypass = {**inner.bypass, plus: (right - 6, -_GAP / 2)}
+    return replace(inner, right=right, height=inner.height + _GAP + _SIGN, nodes=nodes, bypass=bypass)
+
+
 def _lanes(items: Sequence[Arrangement], boxes: Sequence[_Box]) -> _Box:
     """Boxes side by side, with the same top."""
     whole = sum(box.left + box.right for box in boxes) + _LANE_GAP * (len(boxes) - 1)
@@ -229,15 +241,6 @@ def _lanes(items: Sequence[Arrangement], boxes: Sequence[_Box]) -> _Box:
     height = max(box.height for box in boxes)
     box = _union(moved, whole / 2, whole / 2, height)
     return replace(box, groups=(*box.groups, _Group(0, height, axes, through)))
-
-
-def _framed(title: str, inner: _Box, lanes: bool) -> _Box:
-    above = _BAND + (_BEND - 8 if lanes else 6)
-    least = len(title) * _FACT + 22  # so that the title is left of the axis
-    left, right, height = max(inner.left + _PAD, least), max(inner.right + _PAD, least), inner.height + above + _PAD
-    box = inner.moved(0, above)
-    return replace(box, left=left, right=right, height=height,
-                   frames=(DrawnFrame(title, -left, 0, left + right, height), *box.frames))  # fmt: skip
 
 
 def _union(boxes: Sequence[_Box], left: float, right: float, height: float) -> _Box:
