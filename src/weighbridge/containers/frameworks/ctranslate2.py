@@ -47,15 +47,15 @@ def recognise(probe: Probe) -> Hit | None:
 
 def parse(source: Source) -> Index:
     """The variables in file order."""
-    found, cursor = TensorList(NAME, source, RULES), Cursor(source)
+    tensor_list, cursor = TensorList(NAME, source, RULES), Cursor(source)
     version = cursor.number("I", "version")
     if version not in VERSIONS:
-        known = f"{VERSIONS.start} to {VERSIONS.stop - 1}"
+        versions = f"{VERSIONS.start} to {VERSIONS.stop - 1}"
         if version in _OLDER:
             raise UnsupportedError(f"{source.name}: version {version} of CTranslate2's models doesn't state types",
                                    hint="convert the model again with a current CTranslate2")  # fmt: skip
         raise FormatError(
-            "no version of CTranslate2's models", path=source.name, offset=0, expected=known, found=version
+            "no version of CTranslate2's models", path=source.name, offset=0, expected=versions, found=version
         )
     spec = _text(cursor)
     revision = cursor.number("I", "revision")
@@ -65,20 +65,23 @@ def parse(source: Source) -> Index:
         dims = cursor.numbers("I" * rank, "dims")
         kind = cursor.number("B", "type")
         nbytes = cursor.number("I", "bytes")
-        found.add(name, DTYPES.get(kind), dims, cursor.offset, nbytes, kind=f"number {kind} of CTranslate2", at=at)
+        tensor_list.add(
+            name, DTYPES.get(kind), dims, cursor.offset, nbytes, kind=f"number {kind} of CTranslate2", at=at
+        )
         cursor.skip(nbytes, name[:40] or "data")
         cursor.chunk = _NEAR
     for _ in range(_count(cursor, "aliases", 4)):
         at, alias, name = cursor.offset, _text(cursor), _text(cursor)
-        if name not in found.entries:
-            raise found.error("an alias of a variable that doesn't exist", alias, at, found=repr(name[:80]))
+        if name not in tensor_list.entries:
+            raise tensor_list.error("an alias of a variable that doesn't exist", alias, at, found=repr(name[:80]))
         for suffix in ("", _SCALE):  # that of a quantized weight's scales isn't written
-            if (entry := found.entries.get(name + suffix)) is not None and alias + suffix not in found.entries:
+            entry = tensor_list.entries.get(name + suffix)
+            if entry is not None and alias + suffix not in tensor_list.entries:
                 place = (entry.shape, entry.offset, entry.nbytes)
-                found.add(alias + suffix, entry.dtype.name, *place, kind=entry.dtype, at=at)
+                tensor_list.add(alias + suffix, entry.dtype.name, *place, kind=entry.dtype, at=at)
     if cursor.left:
         raise FormatError("bytes after the aliases", path=source.name, offset=cursor.offset)
-    return found.index({"spec": spec, "revision": str(revision)}, version)
+    return tensor_list.index({"spec": spec, "revision": str(revision)}, version)
 
 
 def _count(cursor: Cursor, field: str, least: int) -> int:

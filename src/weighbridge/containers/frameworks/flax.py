@@ -157,18 +157,20 @@ def _array(reader: _Reader, token: _Token) -> _Array:
 
 def parse(source: Source) -> Index:
     """The arrays in file order; plain values as metadata."""
-    found, metadata = TensorList(NAME, source, RULES), dict[str, str]()
+    tensor_list, metadata = TensorList(NAME, source, RULES), dict[str, str]()
     reader = _Reader(source, 0, source.size)
     token = reader.token()
     if token.kind != "map":
         raise FormatError("not a map of arrays", path=source.name, offset=0, expected="a msgpack map", found=token.kind)
-    _read_map(found, reader, "", token.length, 0, metadata)
+    _read_map(tensor_list, reader, "", token.length, 0, metadata)
     if reader.cursor.offset != source.size:
         raise FormatError("bytes after the map", path=source.name, offset=reader.cursor.offset)
-    return found.index(metadata)
+    return tensor_list.index(metadata)
 
 
-def _read_map(found: TensorList, reader: _Reader, path: str, count: int, depth: int, metadata: dict[str, str]) -> None:
+def _read_map(
+    tensor_list: TensorList, reader: _Reader, path: str, count: int, depth: int, metadata: dict[str, str]
+) -> None:
     if depth > MSGPACK_DEPTH:
         raise UnsupportedError(f"{reader.source.name}: maps are nested more than {MSGPACK_DEPTH} deep")
     for _ in range(count):
@@ -176,14 +178,16 @@ def _read_map(found: TensorList, reader: _Reader, path: str, count: int, depth: 
         name = f"{path}.{key}" if path else key
         token = reader.token()
         if key == _CHUNKED and token.value is True and count == 3:
-            _read_chunked(found, reader, path)
+            _read_chunked(tensor_list, reader, path)
             return
         if token.kind == "map":
-            _read_map(found, reader, name, token.length, depth + 1, metadata)
+            _read_map(tensor_list, reader, name, token.length, depth + 1, metadata)
         elif token.kind == "ext" and token.value in (_ARRAY, _SCALAR):
             array = _array(reader, token)
-            found.add(name, DTYPES.get(array.dtype), array.shape, array.start, array.end - array.start,
-                      kind=array.dtype[:40], at=token.start)  # fmt: skip
+            size = array.end - array.start
+            tensor_list.add(
+                name, DTYPES.get(array.dtype), array.shape, array.start, size, kind=array.dtype[:40], at=token.start
+            )
         elif token.kind == "plain":
             metadata[name] = str(token.value)
         elif token.kind == "text":
@@ -191,17 +195,13 @@ def _read_map(found: TensorList, reader: _Reader, path: str, count: int, depth: 
         elif (token.kind == "ext" and token.value == _COMPLEX) or token.kind == "bytes":
             metadata[name] = f"{token.length} bytes"
         elif token.kind == "array":
-            _skip(reader, token.length)
+            left = token.length
+            while left:  # its values, and theirs, are skipped
+                inner = reader.token()
+                left += {"map": 2, "array": 1}.get(inner.kind, 0) * inner.length - 1
             metadata[name] = f"a list of {token.length}"
         else:
             raise reader.error("a value that Flax doesn't write")
-
-
-def _skip(reader: _Reader, count: int) -> None:
-    """Steps over `count` values."""
-    while count:
-        token = reader.token()
-        count += {"map": 2, "array": 1}.get(token.kind, 0) * (token.length if token.kind in ("map", "array") else 0) - 1
 
 
 def _numbered(reader: _Reader, key: str) -> int:
@@ -212,7 +212,7 @@ def _numbered(reader: _Reader, key: str) -> int:
     return token.length
 
 
-def _read_chunked(found: TensorList, reader: _Reader, path: str) -> None:
+def _read_chunked(tensor_list: TensorList, reader: _Reader, path: str) -> None:
     """An array in chunks, which are flat."""
     at = reader.cursor.offset
     shape = []
@@ -230,9 +230,9 @@ def _read_chunked(found: TensorList, reader: _Reader, path: str) -> None:
             raise reader.error("an array in chunks of several types")
         dtype = array.dtype
         pieces.append((array.start, array.end - array.start))
-    number = found.add_source(Pieces(reader.source, pieces, path))
+    number = tensor_list.add_source(Pieces(reader.source, pieces, path))
     size = sum(length for _, length in pieces)
-    found.add(path, DTYPES.get(dtype), shape, 0, size, kind=dtype[:40], at=at, number=number)
+    tensor_list.add(path, DTYPES.get(dtype), shape, 0, size, kind=dtype[:40], at=at, number=number)
 
 
 def regions(source: Source) -> list[Region]:
@@ -285,7 +285,7 @@ def _items(tree: Mapping[str, Any]) -> Iterator[bytes | tuple[str, Spec]]:
             continue
         _, spec = value
         numpy = _NAMES[spec.dtype.name].encode()
-        shape = b"".join(_integer(n) for n in spec.shape)
+        shape = b"".join(_head(n, 0, 0x7F, (0xCC, 0xCD, 0xCE, 0xCF), "BHIQ") for n in spec.shape)
         inner = b"\x93" + _head(len(spec.shape), 0x90, 15, (0xDC, 0xDD), ("", "H", "I")) + shape
         inner += _head(len(numpy), 0xA0, 31, (0xD9, 0xDA, 0xDB)) + numpy
         inner += _head(spec.nbytes, 0, -1, (0xC4, 0xC5, 0xC6))
@@ -297,7 +297,7 @@ def _items(tree: Mapping[str, Any]) -> Iterator[bytes | tuple[str, Spec]]:
 
 
 def _head(length: int, fixed: int, most: int, heads: Sequence[int], codes: Sequence[str] = ("B", "H", "I")) -> bytes:
-    """The head of a value: one byte up to `most`, or one of `heads` and the length."""
+    """The head of a value, or an integer: one byte up to `most`, or one of `heads` and the length."""
     if length <= most:
         return bytes((fixed | length,))
     codes = [code for code in codes if code]
@@ -305,10 +305,3 @@ def _head(length: int, fixed: int, most: int, heads: Sequence[int], codes: Seque
         if length < 1 << 8 * struct.calcsize(code):
             return bytes((head,)) + struct.pack(f">{code}", length)
     raise UnsupportedError("a value is too long for msgpack")
-
-
-def _integer(number: int) -> bytes:
-    if number <= 0x7F:
-        return bytes((number,))
-    code = next(code for code in "BHIQ" if number < 1 << 8 * struct.calcsize(code))
-    return bytes((0xCC + "BHIQ".index(code),)) + struct.pack(f">{code}", number)

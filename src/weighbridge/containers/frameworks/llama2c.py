@@ -32,7 +32,7 @@ _WIDEST: Final = 1 << 24
 
 
 class _Sizes(NamedTuple):
-    """`start`: where the weights begin."""
+    """`start`: the offset of the weights."""
 
     version: int
     start: int
@@ -131,13 +131,13 @@ def parse(source: Source) -> Index:
     if _total(sizes) != source.size:
         raise FormatError("the file has another size than its weights", path=source.name, offset=source.size,
                           expected=_total(sizes), found=source.size, hint="download or copy it again")  # fmt: skip
-    found, at = TensorList(NAME, source, RULES), sizes.start
+    tensor_list, at = TensorList(NAME, source, RULES), sizes.start
     for name, shape in _tensors(sizes):
         nbytes = Spec(shape, F32).nbytes
-        found.add(name, F32.name, shape, at, nbytes, kind=F32.name)
+        tensor_list.add(name, F32.name, shape, at, nbytes, kind=F32.name)
         at += nbytes
     numbers = (sizes.dim, sizes.hidden, sizes.layers, sizes.heads, sizes.kv_heads, sizes.vocab, sizes.context)
-    return found.index(dict(zip(_FIELDS, map(str, numbers), strict=True)), sizes.version)
+    return tensor_list.index(dict(zip(_FIELDS, map(str, numbers), strict=True)), sizes.version)
 
 
 def regions(source: Source) -> list[Region]:

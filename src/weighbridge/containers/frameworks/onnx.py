@@ -101,8 +101,8 @@ def _path(reader: Messages, place: _Place, fields: list[ProtoField]) -> str:
 
     if place.message == "node":
         constant = text(4) == "Constant"
-        own = text(2) if constant else text(3) or text(2) or text(4)
-        return f"{place.path}{own}" if constant else f"{place.path}{own}/"
+        name = text(2) if constant else text(3) or text(2) or text(4)
+        return f"{place.path}{name}" if constant else f"{place.path}{name}/"
     if place.message == "attribute":  # that of a Constant is called as its output
         return f"{place.path}{text(1)}/" if not place.path or place.path.endswith("/") else place.path
     return place.path
@@ -129,12 +129,18 @@ class _Tensor:
             elif f.number == 9:
                 self.raw = f
             elif f.number == 13:
-                texts = {e.number: reader.text(e, _TEXT) for e in reader.fields(f.start, f.end) if e.kind != VARINT}
-                self.data[texts.get(1, "")] = texts.get(2, "")
+                key, value = _property(reader, f)
+                self.data[key] = value
             elif f.number == 14:
                 self.external = f.value == 1
             elif f.number in (4, 5, 7, 10, 11):
                 self.numbers.setdefault(f.number, []).append(f)
+
+
+def _property(reader: Messages, field: ProtoField) -> tuple[str, str]:
+    """A StringStringEntryProto: key = 1, value = 2."""
+    texts = {f.number: reader.text(f, _TEXT) for f in reader.fields(field.start, field.end) if f.kind != VARINT}
+    return texts.get(1, ""), texts.get(2, "")
 
 
 def external_data(reader: Messages) -> Iterator[tuple[str, str]]:
@@ -144,102 +150,81 @@ def external_data(reader: Messages) -> Iterator[tuple[str, str]]:
 
 
 def parse(source: Source) -> Index:
-    """The tensors of all graphs in file order, and the model's own facts as metadata."""
+    """The tensors of all graphs in file order; the model's producer and properties as metadata."""
     reader = Messages(source)
-    found = TensorList(NAME, source, RULES)
+    tensor_list = TensorList(NAME, source, RULES)
     for place in tensors(reader):
-        _add(found, reader, place, _Tensor(reader, place))
-    metadata, version = _metadata(reader)
-    return found.index(metadata, version)
+        _add(tensor_list, reader, place, _Tensor(reader, place))
+    names = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
+    metadata: dict[str, str] = {}
+    version = None
+    for f in reader.fields(0, source.size):
+        if f.number == 1 and f.kind == VARINT:
+            version = f.value
+        elif f.number in names and f.kind != VARINT and f.end > f.start:
+            metadata[names[f.number]] = reader.text(f, _TEXT)
+        elif f.number == 14 and f.kind != VARINT:
+            key, value = _property(reader, f)
+            metadata[key] = value
+    return tensor_list.index(metadata, version)
 
 
-def _add(found: TensorList, reader: Messages, place: OnnxTensor, tensor: _Tensor) -> None:
+def _add(tensor_list: TensorList, reader: Messages, place: OnnxTensor, tensor: _Tensor) -> None:
     named = place.path if not place.path.endswith("/") and place.path else place.path + tensor.name
     name = named.rstrip("/") or "unnamed"
     if tensor.kind == _STRING:
-        found.finding("texts", "left out: a tensor of texts", place.start, name)
+        tensor_list.finding("texts", "left out: a tensor of texts", place.start, name)
         return
     dtype, shape, kind = DTYPES.get(tensor.kind), tensor.shape, f"number {tensor.kind} of TensorProto.DataType"
     if tensor.external:
         for key in sorted(tensor.data.keys() - EXTERNAL_KEYS):
-            found.finding(
+            tensor_list.finding(
                 "external-key", f"external data has the key {key[:40]!r}, which is ignored", place.start, name
             )
-        spec = found.spec(name, dtype, shape, kind, place.start)
+        spec = tensor_list.spec(name, dtype, shape, kind, place.start)
         if spec is not None:
-            offset = _number(found, name, tensor, "offset", 0, place.start)
-            length = _number(found, name, tensor, "length", spec.nbytes, place.start)
-            found.add(
+            offset = _number(tensor_list, name, tensor, "offset", 0, place.start)
+            length = _number(tensor_list, name, tensor, "length", spec.nbytes, place.start)
+            tensor_list.add(
                 name, dtype, shape, offset, length, kind=kind, at=place.start, file=tensor.data.get("location", "")
             )
         return
     if tensor.raw is not None:
         start, end = tensor.raw.start, tensor.raw.end
-        found.add(name, dtype, shape, start, end - start, kind=kind, at=place.start)
+        tensor_list.add(name, dtype, shape, start, end - start, kind=kind, at=place.start)
     elif dtype is None:
-        found.spec(name, dtype, shape, kind, place.start)
-    elif (packed := _packed(tensor)) is not None:
-        found.add(name, dtype, shape, packed.start, packed.end - packed.start, kind=kind, at=place.start)
+        tensor_list.spec(name, dtype, shape, kind, place.start)
+    elif dtype in _FIXED:
+        fields = tensor.numbers.get(_FIXED[dtype], [])
+        if len(fields) == 1:
+            start, end = fields[0].start, fields[0].end
+            tensor_list.add(name, dtype, shape, start, end - start, kind=kind, at=place.start)
+        else:
+            values = b"".join(reader.source.read(f.start, f.end - f.start) for f in fields)
+            tensor_list.add_values(name, dtype, tuple(shape), values, place.start)
     else:
-        found.add_values(name, dtype, tuple(shape), _values(reader, tensor), place.start)
+        width, decoded = 1 if dtype in PACKED else BY_NAME[dtype].word, bytearray()
+        for f in tensor.numbers.get(_VARINTS[dtype], ()):
+            for value in (f.value,) if f.kind == VARINT else reader.varints(f.start, f.end):
+                decoded += struct.pack("<Q", value & ((1 << 8 * width) - 1))[:width]
+        tensor_list.add_values(name, dtype, tuple(shape), bytes(decoded), place.start)
 
 
-def _number(found: TensorList, name: str, tensor: _Tensor, key: str, default: int, at: int) -> int:
+def _number(tensor_list: TensorList, name: str, tensor: _Tensor, key: str, default: int, at: int) -> int:
     text = tensor.data.get(key, "")
     if text and not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise found.error(f"the {key} of external data is no number", name, at, found=repr(text[:40]))
+        raise tensor_list.error(f"the {key} of external data is no number", name, at, found=repr(text[:40]))
     return int(text) if text else default
 
 
-# Fields of fixed-width numbers, which are in the file as they are in memory: float_data, double_data.
-_FIXED: Final = MappingProxyType({4: ("F32", "C64"), 10: ("F64", "C128")})
+# Type -> the field of its fixed-width numbers (float_data, double_data), stored as in memory.
+_FIXED: Final = MappingProxyType({"F32": 4, "C64": 4, "F64": 10, "C128": 10})
 # Type -> the field of its varints, and its bytes.
 _VARINTS: Final = MappingProxyType(
     {**{name: 5 for name in ("I32", "I16", "I8", "U16", "U8", "BOOL", "F16", "BF16", "F8_E4M3", "F8_E4M3FNUZ",
                              "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2", *PACKED)},
      "I64": 7, "U32": 11, "U64": 11}
 )  # fmt: skip
-
-
-def _packed(tensor: _Tensor) -> ProtoField | None:
-    """The one field that has the numbers as they are in memory."""
-    for number, dtypes in _FIXED.items():
-        fields = tensor.numbers.get(number, [])
-        if DTYPES[tensor.kind] in dtypes and len(fields) == 1:
-            return fields[0]
-    return None
-
-
-def _values(reader: Messages, tensor: _Tensor) -> bytes:
-    """The tensor's bytes, from numbers that are written one by one."""
-    name_of_type = DTYPES[tensor.kind]
-    for number, dtypes in _FIXED.items():
-        if name_of_type in dtypes:
-            return b"".join(reader.source.read(f.start, f.end - f.start) for f in tensor.numbers.get(number, ()))
-    width = 1 if name_of_type in PACKED else BY_NAME[name_of_type].word
-    mask = (1 << 8 * width) - 1
-    out = bytearray()
-    for f in tensor.numbers.get(_VARINTS[name_of_type], ()):
-        values = (f.value,) if f.kind == VARINT else reader.varints(f.start, f.end)
-        for value in values:
-            out += struct.pack("<Q", value & mask)[:width]
-    return bytes(out)
-
-
-def _metadata(reader: Messages) -> tuple[dict[str, str], int | None]:
-    """The model's producer and properties, and its ir_version."""
-    names = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
-    out: dict[str, str] = {}
-    version = None
-    for f in reader.fields(0, reader.source.size):
-        if f.number == 1 and f.kind == VARINT:
-            version = f.value
-        elif f.number in names and f.kind != VARINT and f.end > f.start:
-            out[names[f.number]] = reader.text(f, _TEXT)
-        elif f.number == 14 and f.kind != VARINT:
-            texts = {e.number: reader.text(e, _TEXT) for e in reader.fields(f.start, f.end) if e.kind != VARINT}
-            out[texts.get(1, "")] = texts.get(2, "")
-    return out, version
 
 
 def regions(source: Source) -> list[Region]:

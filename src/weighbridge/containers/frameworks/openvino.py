@@ -52,8 +52,8 @@ def recognise(probe: Probe) -> Hit | None:
 class _Graph:
     """Collects the constants while expat reads."""
 
-    def __init__(self, found: TensorList, data: str) -> None:
-        self.found, self.data, self.path = found, data, list[str]()
+    def __init__(self, tensor_list: TensorList, data: str) -> None:
+        self.tensor_list, self.data, self.path = tensor_list, data, list[str]()
         self.name, self.layer, self.metadata = "", "", dict[str, str]()
         self.version: int | None = None
         self.parser = expat.ParserCreate()
@@ -65,44 +65,42 @@ class _Graph:
     def _doctype(self, *_: object) -> None:
         raise self._error("a document type, which OpenVINO doesn't write")
 
-    def _error(self, reason: str, field: str | None = None, found: str | None = None) -> FormatError:
+    def _error(self, reason: str, field: str | None = None, actual: str | None = None) -> FormatError:
         at = max(self.parser.CurrentByteIndex, 0)
-        return FormatError(reason, path=self.found.source.name, offset=at, field=field, found=found)
+        return FormatError(reason, path=self.tensor_list.source.name, offset=at, field=field, found=actual)
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if len(self.path) >= XML_DEPTH:
-            raise UnsupportedError(f"{self.found.source.name}: elements are nested more than {XML_DEPTH} deep")
+            raise UnsupportedError(f"{self.tensor_list.source.name}: elements are nested more than {XML_DEPTH} deep")
         self.path.append(tag)
         if len(self.path) == 1:
             if tag != "net" or attributes.get("version") not in _VERSIONS:
-                raise UnsupportedError(f"{self.found.source.name}: no OpenVINO model of version 10 or 11")
+                raise UnsupportedError(f"{self.tensor_list.source.name}: no OpenVINO model of version 10 or 11")
             self.version = int(attributes["version"])
             self.metadata["name"] = attributes.get("name", "")
         elif tag == "layer":
             self.name, self.layer = attributes.get("name", ""), attributes.get("type", "")
         elif tag == "data" and self.layer == "Const" and self.path[-2:-1] == ["layer"]:
-            self._add(attributes)
+            at, kind = self.parser.CurrentByteIndex, attributes.get("element_type", "")
+            for key in ("offset", "size"):
+                text = attributes.get(key, "")
+                if not (text.isascii() and text.isdigit() and len(text) < 20):
+                    reason = f"the {key} of a constant is no number"
+                    raise self._error(reason, field=self.name[:80], actual=repr(text[:40]))
+            offset, size = int(attributes["offset"]), int(attributes["size"])
+            dims = [text.strip() for text in attributes.get("shape", "").split(",") if text.strip()]
+            if len(dims) > DIMS or not all(text.isascii() and text.isdigit() and len(text) < 20 for text in dims):
+                raise self._error("the shape of a constant can't be read", field=self.name[:80])
+            if kind == "string":
+                self.tensor_list.finding("texts", "left out: texts", at, self.name)
+                return
+            shape = [int(text) for text in dims]
+            self.tensor_list.add(
+                self.name, DTYPES.get(kind), shape, offset, size, kind=kind[:40], file=self.data, at=at
+            )
 
     def _end(self, tag: str) -> None:
         self.path.pop()
-
-    def _add(self, attributes: Mapping[str, str]) -> None:
-        at = self.parser.CurrentByteIndex
-        kind = attributes.get("element_type", "")
-        for key in ("offset", "size"):
-            text = attributes.get(key, "")
-            if not (text.isascii() and text.isdigit() and len(text) < 20):
-                reason = f"the {key} of a constant is no number"
-                raise self._error(reason, field=self.name[:80], found=repr(text[:40]))
-        offset, size = int(attributes["offset"]), int(attributes["size"])
-        dims = [text.strip() for text in attributes.get("shape", "").split(",") if text.strip()]
-        if len(dims) > DIMS or not all(text.isascii() and text.isdigit() and len(text) < 20 for text in dims):
-            raise self._error("the shape of a constant can't be read", field=self.name[:80])
-        if kind == "string":
-            self.found.finding("texts", "left out: texts", at, self.name)
-            return
-        shape = [int(text) for text in dims]
-        self.found.add(self.name, DTYPES.get(kind), shape, offset, size, kind=kind[:40], file=self.data, at=at)
 
 
 def parse(source: Source) -> Index:
@@ -117,7 +115,7 @@ def parse(source: Source) -> Index:
     except expat.ExpatError as error:
         raise FormatError(f"the XML can't be read: {expat.ErrorString(error.code)}", path=source.name,
                           offset=max(graph.parser.ErrorByteIndex, 0)) from None  # fmt: skip
-    return graph.found.index(graph.metadata, graph.version)
+    return graph.tensor_list.index(graph.metadata, graph.version)
 
 
 def regions(source: Source) -> list[Region]:

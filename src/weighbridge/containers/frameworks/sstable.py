@@ -11,7 +11,7 @@ Reference: tensorflow/tsl/lib/io (format.cc, block.cc, table_format.txt) of Tens
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import reduce
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -24,6 +24,10 @@ from weighbridge.io.source import Source
 FOOTER: Final = 48
 _TRAILER: Final = 5  # of a block: compression and checksum
 _MASK: Final = 0xA282EAD8
+# CRC-32C (Castagnoli), reflected polynomial 82F63B78.
+_CRC_TABLE: Final = tuple(
+    reduce(lambda crc, _: crc >> 1 ^ (0x82F63B78 if crc & 1 else 0), range(8), byte) for byte in range(256)
+)
 
 
 class TableEntry(NamedTuple):
@@ -81,31 +85,20 @@ def _block(reader: Messages, at: int, size: int) -> Iterator[TableEntry]:
     key = b""
     while at < end:
         shared, at = reader.varint(at, end)
-        rest, at = reader.varint(at, end)
+        unshared, at = reader.varint(at, end)
         length, at = reader.varint(at, end)
-        if shared > len(key) or rest + length > end - at or shared + rest > TABLE_KEY:
+        if shared > len(key) or unshared + length > end - at or shared + unshared > TABLE_KEY:
             raise FormatError("an entry of the table is impossible", path=source.name, offset=at)
-        key = key[:shared] + source.read(at, rest)
-        at += rest + length
+        key = key[:shared] + source.read(at, unshared)
+        at += unshared + length
         yield TableEntry(key, at - length, at)
-
-
-@cache
-def _crc_table() -> tuple[int, ...]:
-    """CRC-32C (Castagnoli), reflected polynomial 82F63B78."""
-    table = []
-    for n in range(256):
-        for _ in range(8):
-            n = n >> 1 ^ (0x82F63B78 if n & 1 else 0)
-        table.append(n)
-    return tuple(table)
 
 
 def masked_crc(source: Source, at: int, size: int) -> int:
     """The checksum of bytes as TensorFlow stores it (tsl/lib/hash/crc32c.h)."""
-    table, crc = _crc_table(), 0xFFFFFFFF
+    crc = 0xFFFFFFFF
     for start in range(at, at + size, 1 << 16):
         for byte in source.read(start, min(1 << 16, at + size - start)):
-            crc = table[(crc ^ byte) & 255] ^ crc >> 8
+            crc = _CRC_TABLE[(crc ^ byte) & 255] ^ crc >> 8
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF

@@ -50,8 +50,8 @@ class TensorList:
         return FormatError(reason, path=self.source.name, offset=offset, field=name[:80], **facts)
 
     def spec(self, name: str, dtype: str | None, shape: Sequence[int], kind: object, at: int | None) -> Spec | None:
-        """The type and shape of a tensor. None, and a finding, if there is no such type: `kind` is its name in the
-        file."""
+        """The type and shape of a tensor. None, and a finding, if Weighbridge doesn't have the type, whose name
+        in the file is `kind`."""
         if len(shape) > DIMS or any(not 0 <= n < _MOST for n in shape) or math.prod(shape) >= _MOST:
             raise self.error("the shape is impossible", name, at, found=list(shape)[:8])
         if dtype is not None and dtype in PACKED:
@@ -91,13 +91,14 @@ class TensorList:
         self._insert(name, Entry("", spec.dtype, spec.shape, offset, nbytes, number, strides))
 
     def add_values(self, name: str, dtype: str, shape: Shape, values: bytes, at: int | None = None) -> None:
-        """Adds a tensor whose bytes aren't in the file as they are: `values`."""
+        """Adds a tensor with the bytes `values`, which were decoded from another form in the file."""
         spec = self.spec(name, dtype, shape, dtype, at)
         if spec is None:
             return
         if len(values) != spec.nbytes:
-            found = len(values)
-            raise self.error("the data has another size than the shape", name, at, expected=spec.nbytes, found=found)
+            raise self.error(
+                "the data has another size than the shape", name, at, expected=spec.nbytes, found=len(values)
+            )
         self._decoded += len(values)
         if self._decoded > DECODED_TENSORS:
             raise UnsupportedError(f"{self.source.name}: its tensors are written as numbers, too many to decode")
@@ -144,21 +145,19 @@ def framed(source: Source, parse: Callable[[Source], Index], frame: str, head: I
         index = parse(source)
     except (FormatError, UnsupportedError, RefusedError):
         return [Region(0, source.size, "unknown")] if source.size else []
-    own = sorted(((e.offset, e.offset + e.nbytes, e) for e in index if not e.file and e.nbytes), key=lambda t: t[:2])
-    return list(_fill(source.size, frame, head, own))
+    entries = sorted((e for e in index if not e.file and e.nbytes), key=lambda e: (e.offset, e.nbytes))
+    out = list(head)
+    out += tiled(out[-1].end if out else 0, entries, frame)
+    at = out[-1].end if out else 0
+    return [*out, Region(at, source.size, "header", frame)] if at < source.size else out
 
 
-def _fill(size: int, frame: str, head: Iterable[Region], own: list[tuple[int, int, Entry]]) -> Iterator[Region]:
-    at = 0
-    for region in head:
-        yield region
-        at = region.end
-    for start, end, entry in own:
-        start = max(start, at)  # tensors may share their bytes
+def tiled(at: int, entries: Iterable[Entry], frame: str) -> Iterator[Region]:
+    """The bytes from `at` to the end of the last tensor, named: `entries`, in order, and between them the `frame`."""
+    for entry in entries:
+        start, end = max(entry.offset, at), entry.offset + entry.nbytes  # tensors may share their bytes
         if start > at:
             yield Region(at, start, "header", frame)
         if end > start:
             yield Region(start, end, "tensor", entry.name, str(entry.spec))
         at = max(at, end)
-    if at < size:
-        yield Region(at, size, "header", frame)

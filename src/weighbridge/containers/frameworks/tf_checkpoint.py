@@ -66,63 +66,57 @@ class _Slice(NamedTuple):
 
 def parse(source: Source) -> Index:
     """The variables in the order of their names."""
-    reader, found = Messages(source), TensorList(NAME, source, RULES)
+    reader, tensor_list = Messages(source), TensorList(NAME, source, RULES)
     table = sstable.entries(source)
     first = next(table, None)
     if first is None or first.key:
         raise FormatError("the table has no header", path=source.name, offset=0, hint="not a checkpoint's index")
     header = list(reader.fields(first.start, first.end))
     if any(f.number == 1 and f.kind == BYTES for f in header):
-        _read_old(found, reader, header, table)
-        return found.index({}, 1)
+        _read_old(tensor_list, reader, header, table)
+        return tensor_list.index({}, 1)
     numbers = {f.number: f.value for f in header if f.kind == VARINT}
     if not 0 < numbers.get(1, 0) <= SHARDS:
         raise FormatError("the number of data files is impossible", path=source.name, found=numbers.get(1, 0))
-    _read_bundle(found, reader, table, numbers[1], numbers.get(2) == _BIG_ENDIAN)
-    return found.index({}, 2)
+    _read_bundle(tensor_list, reader, table, numbers[1], numbers.get(2) == _BIG_ENDIAN)
+    return tensor_list.index({}, 2)
 
 
 # ---- version 2 ------------------------------------------------------------------------------------------------
 
 
 def _read_bundle(
-    found: TensorList, reader: Messages, table: Iterator[sstable.TableEntry], shards: int, swap: bool
+    tensor_list: TensorList, reader: Messages, table: Iterator[sstable.TableEntry], shards: int, swap: bool
 ) -> None:
-    name = PurePath(found.source.name).name
+    name = PurePath(tensor_list.source.name).name
     stem = f"{name.removesuffix(INDEX)}.data-"
     whole: dict[str, _Piece] = {}
     slices: dict[str, list[_Slice]] = {}
     for entry in table:
-        piece, sliced = _bundle_entry(reader, entry, stem, shards)
-        piece = piece._replace(swap=swap)
+        numbers: dict[int, int] = {}
+        shape: tuple[int, ...] = ()
+        sliced = False
+        for f in reader.fields(entry.start, entry.end):
+            if f.kind == VARINT:
+                numbers[f.number] = f.value
+            elif f.number == 2:
+                shape = _shape(reader, f)
+            sliced = sliced or f.number == 7
+        shard = numbers.get(3, 0)
+        if shard >= shards:
+            raise reader.error(f"a variable is in data file {shard} of {shards}", entry.start)
+        file = f"{stem}{shard:05}-of-{shards:05}"
+        piece = _Piece(numbers.get(1, 0), shape, file, numbers.get(4, 0), numbers.get(5, 0), entry.start, swap)
         if entry.key[:1] == b"\0":
-            key, starts = _slice_key(entry.key, found.source.name, entry.start)
+            key, starts = _slice_key(entry.key, tensor_list.source.name, entry.start)
             slices.setdefault(key, []).append(_Slice(starts, piece))
             continue
         key = entry.key.decode("utf-8", "replace")
         if sliced:
             whole[key] = piece
         elif key != _OBJECT_GRAPH:
-            _add(found, key, piece)
-    _add_slices(found, whole, slices)
-
-
-def _bundle_entry(reader: Messages, entry: sstable.TableEntry, stem: str, shards: int) -> tuple[_Piece, bool]:
-    """The variable of an entry, and whether it is stored in slices."""
-    numbers: dict[int, int] = {}
-    shape: tuple[int, ...] = ()
-    sliced = False
-    for f in reader.fields(entry.start, entry.end):
-        if f.kind == VARINT:
-            numbers[f.number] = f.value
-        elif f.number == 2:
-            shape = _shape(reader, f)
-        sliced = sliced or f.number == 7
-    shard = numbers.get(3, 0)
-    if shard >= shards:
-        raise reader.error(f"a variable is in data file {shard} of {shards}", entry.start)
-    file = f"{stem}{shard:05}-of-{shards:05}"
-    return _Piece(numbers.get(1, 0), shape, file, numbers.get(4, 0), numbers.get(5, 0), entry.start), sliced
+            _add(tensor_list, key, piece)
+    _add_slices(tensor_list, whole, slices)
 
 
 def _shape(reader: Messages, field: ProtoField) -> tuple[int, ...]:
@@ -136,35 +130,35 @@ def _shape(reader: Messages, field: ProtoField) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _add(found: TensorList, name: str, piece: _Piece) -> None:
+def _add(tensor_list: TensorList, name: str, piece: _Piece) -> None:
     if piece.dtype == _STRING:
-        found.finding("texts", "left out: a tensor of texts", piece.at, name)
+        tensor_list.finding("texts", "left out: a tensor of texts", piece.at, name)
         return
     kind = f"number {piece.dtype} of TensorFlow's DataType"
-    found.add(name, DTYPES.get(piece.dtype), piece.shape, piece.offset, piece.nbytes, kind=kind,
-              file=piece.file or None, at=piece.at, swap=piece.swap)  # fmt: skip
+    tensor_list.add(name, DTYPES.get(piece.dtype), piece.shape, piece.offset, piece.nbytes, kind=kind,
+                    file=piece.file or None, at=piece.at, swap=piece.swap)  # fmt: skip
 
 
 # ---- slices ---------------------------------------------------------------------------------------------------
 
 
-def _add_slices(found: TensorList, whole: Mapping[str, _Piece], slices: Mapping[str, list[_Slice]]) -> None:
+def _add_slices(tensor_list: TensorList, whole: Mapping[str, _Piece], slices: Mapping[str, list[_Slice]]) -> None:
     """Adds partitioned variables, whole if their slices follow each other in the data."""
     for name, parts in slices.items():
         parts.sort(key=lambda part: part.starts)
         joined = _joined(whole.get(name), parts)
         if joined is not None:
-            _add(found, name, joined)
+            _add(tensor_list, name, joined)
             continue
         if len(parts) > 1:
-            found.finding(
+            tensor_list.finding(
                 "sliced", f"stored in {plural(len(parts), 'slice')}, each a tensor here", parts[0].piece.at, name
             )
         for starts, piece in parts:
             spans = ", ".join(f"{a}:{a + n}" for a, n in zip(starts, piece.shape, strict=False))
-            _add(found, f"{name}[{spans}]", piece)
+            _add(tensor_list, f"{name}[{spans}]", piece)
     for name in whole.keys() - slices.keys():
-        raise found.error("a variable has no slices", name, whole[name].at)
+        raise tensor_list.error("a variable has no slices", name, whole[name].at)
 
 
 def _joined(whole: _Piece | None, parts: list[_Slice]) -> _Piece | None:
@@ -182,8 +176,9 @@ def _joined(whole: _Piece | None, parts: list[_Slice]) -> _Piece | None:
 
 
 def _slice_key(key: bytes, path: str, at: int) -> tuple[str, tuple[int, ...]]:
-    """The name of a slice's variable, and where the slice starts (ordered_code.cc): 0, name, 0 1, rank, (start, length)
-    of each dimension. A length of -1 is the whole dimension, whose start is 0."""
+    """The name of a slice's variable, and the starts of the slice. The key (ordered_code.cc): 0, name, 0 1, rank,
+    (start, length) of each dimension. A length of -1 is the whole dimension, whose start is 0. A number has as many
+    leading ones as bytes; those whose first byte is below 128 are negative, and only -1 is in use."""
     name, end = bytearray(), 1
     while key[end : end + 2] not in (b"\0\1", b""):
         escaped = key[end : end + 2] in (b"\0\xff", b"\xff\0")
@@ -196,30 +191,23 @@ def _slice_key(key: bytes, path: str, at: int) -> tuple[str, tuple[int, ...]]:
     rank = int.from_bytes(key[end + 3 : place], "big")
     numbers: list[int] = []
     while place < len(key) and len(numbers) < 2 * rank:
-        value, place = _signed(key, place)
-        numbers.append(value)
+        length = max(8 - (key[place] ^ 0xFF).bit_length(), 1)
+        raw = int.from_bytes(key[place : place + length], "big")
+        numbers.append(raw & ((1 << 7 * length) - 1) if key[place] >= 0x80 else -1)
+        place += length
     if len(numbers) != 2 * rank or rank > DIMS:
         raise FormatError("a slice has no proper key", path=path, offset=at)
     return name.decode("utf-8", "replace"), tuple(numbers[::2])
 
 
-def _signed(key: bytes, at: int) -> tuple[int, int]:
-    """A number: as many leading ones as it has bytes; those below 128 are negative, of which -1 is in use."""
-    if key[at] < 0x80:
-        return -1, at + 1
-    length = 8 - (key[at] ^ 0xFF).bit_length()
-    raw = int.from_bytes(key[at : at + length], "big")
-    return raw & ((1 << (7 * length)) - 1), at + length
-
-
 # ---- version 1 ------------------------------------------------------------------------------------------------
 
-# Fields of TensorProto with numbers as they are in memory.
+# Fields of TensorProto whose numbers are stored as in memory.
 _IN_PLACE: Final = MappingProxyType({4: "content", 5: "F32", 6: "F64"})
 
 
 def _read_old(
-    found: TensorList, reader: Messages, header: list[ProtoField], table: Iterator[sstable.TableEntry]
+    tensor_list: TensorList, reader: Messages, header: list[ProtoField], table: Iterator[sstable.TableEntry]
 ) -> None:
     """SavedTensorSlices: meta = 1 {tensor = 1 {name = 1, shape = 2, type = 3, slice = 4}} under the key "", and
     data = 2 {name = 1, slice = 2, data = 3} under the keys of the slices."""
@@ -233,12 +221,12 @@ def _read_old(
                 whole[name] = _Piece(parts[3].value if 3 in parts else 0, shape, "", 0, 0, f.start)
     slices: dict[str, list[_Slice]] = {}
     for entry in table:
-        name, starts = _slice_key(entry.key, found.source.name, entry.start) if entry.key[:1] == b"\0" else ("", ())
+        name, starts = _slice_key(entry.key, reader.source.name, entry.start) if entry.key[:1] == b"\0" else ("", ())
         if name not in whole:
             raise reader.error("a slice belongs to no variable", entry.start)
         slices.setdefault(name, []).append(_Slice(starts, _old_piece(reader, entry, whole[name], name)))
     whole = {name: piece for name, piece in whole.items() if piece.dtype != _STRING or name in slices}
-    _add_slices(found, whole, slices)
+    _add_slices(tensor_list, whole, slices)
 
 
 def _old_piece(reader: Messages, entry: sstable.TableEntry, whole: _Piece, name: str) -> _Piece:
@@ -266,9 +254,9 @@ def _old_piece(reader: Messages, entry: sstable.TableEntry, whole: _Piece, name:
 
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named."""
-    found = framed(source, parse, "table of the variables")
-    last = found[-1] if found else None
+    parts = framed(source, parse, "table of the variables")
+    last = parts[-1] if parts else None
     if last is None or last.kind != "header" or last.end - last.start <= sstable.FOOTER:
-        return found
+        return parts
     end = sstable.footer(source)
-    return [*found[:-1], Region(last.start, end.start, last.kind, last.label), end]
+    return [*parts[:-1], Region(last.start, end.start, last.kind, last.label), end]

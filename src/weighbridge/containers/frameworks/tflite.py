@@ -41,7 +41,7 @@ _REGIONS: Final = (Region(0, 4, "offset", "root table"), Region(4, 8, "magic", "
 
 def parse(source: Source) -> Index:
     """The tensors with data, in the order of the subgraphs."""
-    found, model = TensorList(NAME, source, RULES), FlatBuffer(source).root()
+    tensor_list, model = TensorList(NAME, source, RULES), FlatBuffer(source).root()
     buffers, subgraphs = model.vector(4), model.vector(2)
     count = 0
     for number in range(subgraphs.length if subgraphs and buffers else 0):
@@ -54,18 +54,20 @@ def parse(source: Source) -> Index:
             count += 1
             if count > FLATBUFFER_TENSORS:
                 raise UnsupportedError(f"{source.name} has more than {FLATBUFFER_TENSORS:,} tensors")
-            _add(found, tensors.table(place), buffers, f"{number}/" if subgraphs.length > 1 else "")
+            _add(tensor_list, tensors.table(place), buffers, f"{number}/" if subgraphs.length > 1 else "")
     metadata = {"description": text} if (text := model.text(3)) else {}
-    return found.index(metadata, model.number(0, "I"))
+    return tensor_list.index(metadata, model.number(0, "I"))
 
 
-def _add(found: TensorList, tensor: FlatTable, buffers: Vector, prefix: str) -> None:
+def _add(tensor_list: TensorList, tensor: FlatTable, buffers: Vector, prefix: str) -> None:
     number = tensor.number(2, "I")
     if not number:
         return  # an activation
     name = prefix + (tensor.text(3) or f"buffer_{number}")
     if number >= buffers.length:
-        raise found.error("a tensor's buffer doesn't exist", name, tensor.at, expected=buffers.length, found=number)
+        raise tensor_list.error(
+            "a tensor's buffer doesn't exist", name, tensor.at, expected=buffers.length, found=number
+        )
     buffer = buffers.table(number)
     data = buffer.vector(0, 1)
     outside = buffer.number(1, "Q"), buffer.number(2, "Q")
@@ -77,23 +79,25 @@ def _add(found: TensorList, tensor: FlatTable, buffers: Vector, prefix: str) -> 
         return
     kind = tensor.number(1, "b")
     if kind == _STRING:
-        found.finding("texts", "left out: texts", tensor.at, name)
+        tensor_list.finding("texts", "left out: texts", tensor.at, name)
         return
     if tensor.place(6) is not None:
-        found.finding("sparse", "left out: only some of its numbers are stored", tensor.at, name)
+        tensor_list.finding("sparse", "left out: only some of its numbers are stored", tensor.at, name)
         return
     dims = tensor.vector(0)
     if dims is not None and dims.length > DIMS:
-        raise found.error("the shape is impossible", name, tensor.at, found=f"{dims.length} dimensions")
+        raise tensor_list.error("the shape is impossible", name, tensor.at, found=f"{dims.length} dimensions")
     shape = dims.numbers("i") if dims is not None else []
-    found.add(name, DTYPES.get(kind), shape, *place, kind=f"number {kind} of TensorType", at=tensor.at)
+    tensor_list.add(name, DTYPES.get(kind), shape, *place, kind=f"number {kind} of TensorType", at=tensor.at)
     quantization = tensor.table(4)
     if quantization is not None:
         for field, suffix, dtype, width in ((2, "scale", "F32", 4), (3, "zero_point", "I64", 8)):
             values = quantization.vector(field, width)
             if values is not None and values.length:
                 size = values.length * width
-                found.add(f"{name}.{suffix}", dtype, (values.length,), values.start, size, kind=dtype, at=tensor.at)
+                tensor_list.add(
+                    f"{name}.{suffix}", dtype, (values.length,), values.start, size, kind=dtype, at=tensor.at
+                )
 
 
 def regions(source: Source) -> list[Region]:

@@ -14,7 +14,23 @@ from weighbridge.containers.hdf5.structure import Fields, Hdf5
 
 # Classes of types (File Format Specification, IV.A.2.d).
 _FIXED, _TEXT, _OPAQUE, _ANY_LENGTH = 0, 3, 5, 9
-_NO_ELEMENT: Final = 2  # a dataspace
+NO_ELEMENT: Final = 2  # kind of a dataspace
+
+
+class Dataspace(NamedTuple):
+    """The head of a dataspace, before the sizes of its `rank` dimensions."""
+
+    version: int
+    rank: int
+    kind: int | None
+
+
+def dataspace(f: Fields) -> Dataspace:
+    """Reads the head; the sizes are next in `f`."""
+    version, rank, _ = f.numbers(1, 1, 1)
+    kind = f.number(1) if version >= 2 else None
+    f.take(0 if version >= 2 else 5)
+    return Dataspace(version, rank, kind)
 
 
 class Datatype(NamedTuple):
@@ -73,32 +89,27 @@ def _attribute(file: Hdf5, heap: GlobalHeap, f: Fields) -> Attribute:
     for size in sizes:
         parts.append(f.part(size))
         f.take(min(-size % step, f.left))
-    name, type_, space = parts
+    name, type_, space_part = parts
     type_fields = resolved(file, DATATYPE, type_) if version > 1 and flags & 1 else type_
-    space_fields = resolved(file, DATASPACE, space) if version > 1 and flags & 2 else space
+    space_fields = resolved(file, DATASPACE, space_part) if version > 1 and flags & 2 else space_part
     if type_fields is None or space_fields is None:
         raise UnsupportedError("the type of an attribute is in the heap of shared messages")
     text = name.data.split(b"\0")[0].decode("utf-8", "replace")
-    kind = datatype(type_fields)
-    version, rank, _ = space_fields.numbers(1, 1, 1)
-    space_kind = space_fields.number(1) if version >= 2 else None
-    space_fields.take(0 if version >= 2 else 5)
-    count = 0 if space_kind == _NO_ELEMENT else prod(space_fields.length() for _ in range(rank))
-    return Attribute(text, list(_values(file, heap, f, kind, count)) if kind.is_bytes else [])
-
-
-def _values(file: Hdf5, heap: GlobalHeap, f: Fields, kind: Datatype, count: int) -> Iterator[tuple[int, int]]:
+    kind, values = datatype(type_fields), list[tuple[int, int]]()
+    space = dataspace(space_fields)
+    count = 0 if space.kind == NO_ELEMENT else prod(space_fields.length() for _ in range(space.rank))
+    if not kind.is_bytes:
+        return Attribute(text, values)
     at = f.at + f.place - file.base
     if kind.kind == _FIXED:
-        yield at, min(count, f.left)
-        return
+        return Attribute(text, [(at, min(count, f.left))])
     size = 4 + file.offsets + 4 if kind.kind == _ANY_LENGTH else kind.size
-    count = min(count, f.left // size if size else 0)
-    for number in range(count):
+    for number in range(min(count, f.left // size if size else 0)):
         if kind.kind != _ANY_LENGTH:
-            yield at + number * size, size
+            values.append((at + number * size, size))
             continue
         length, address, index = f.number(4), f.address(), f.number(4)
         value = heap.get(address, index) if address else None
         if value is not None:
-            yield value[0], min(value[1], max(length, 0))
+            values.append((value[0], min(value[1], max(length, 0))))
+    return Attribute(text, values)

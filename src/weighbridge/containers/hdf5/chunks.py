@@ -99,44 +99,33 @@ class ChunkedSource(Source):
                 band[to : to + run] = data[at : at + run]
         return band
 
-    def _unpacked(self, chunk: _Chunk) -> bytes:
-        data = self._file.source.read(self._file.base + chunk.address, chunk.nbytes)
+    def _unpacked(self, chunk: _Chunk) -> bytes | bytearray:
+        data: bytes | bytearray = self._file.source.read(self._file.base + chunk.address, chunk.nbytes)
         for place, number in reversed(list(enumerate(self._filters))):
             if chunk.mask >> place & 1:
                 continue
             if number == _DEFLATE:
-                data = self._inflated(data, chunk)
-            elif number == _SHUFFLE:
-                data = _unshuffled(data, self._spec.dtype.size)
+                most = min(self._nbytes + 4, len(data) * MAX_RATIO)  # perhaps with a checksum
+                try:
+                    data = zlib.decompressobj().decompress(data, most + 1)
+                except zlib.error as error:
+                    raise self._broken(f"a chunk doesn't unpack: {error}", chunk) from None
+                if len(data) > most:
+                    raise self._broken("a chunk unpacks to more than its size", chunk)
+            elif number == _SHUFFLE:  # the bytes are sorted by their place in an element
+                width, shuffled = self._spec.dtype.size, data
+                count, data = len(data) // width, bytearray(data)
+                for n in range(width):
+                    data[n : count * width : width] = shuffled[n * count : (n + 1) * count]
             else:
                 data = data[:-4]
         if len(data) != self._nbytes:
             raise self._broken("a chunk has another size", chunk, len(data))
         return data
 
-    def _inflated(self, data: bytes, chunk: _Chunk) -> bytes:
-        most = min(self._nbytes + 4, len(data) * MAX_RATIO)  # perhaps with a checksum
-        decoder = zlib.decompressobj()
-        try:
-            out = decoder.decompress(data, most + 1)
-        except zlib.error as error:
-            raise self._broken(f"a chunk doesn't unpack: {error}", chunk) from None
-        if len(out) > most:
-            raise self._broken("a chunk unpacks to more than its size", chunk)
-        return out
-
-    def _broken(self, reason: str, chunk: _Chunk, found: int | None = None) -> FormatError:
-        expected = None if found is None else self._nbytes
-        return FormatError(reason, path=self.name, offset=chunk.address, expected=expected, found=found)
-
-
-def _unshuffled(data: bytes, width: int) -> bytes:
-    """Bytes that were sorted by their place in an element."""
-    count = len(data) // width
-    out = bytearray(data)
-    for place in range(width):
-        out[place : count * width : width] = data[place * count : (place + 1) * count]
-    return bytes(out)
+    def _broken(self, reason: str, chunk: _Chunk, size: int | None = None) -> FormatError:
+        expected = None if size is None else self._nbytes
+        return FormatError(reason, path=self.name, offset=chunk.address, expected=expected, found=size)
 
 
 def _layout(f: Fields, version: int, file: Hdf5) -> tuple[list[int], _Chunk | None, int | None]:

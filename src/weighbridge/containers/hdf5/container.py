@@ -16,7 +16,6 @@ from typing import Final
 from weighbridge.base.dtypes import TABLE
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, HDF5_OBJECTS
-from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Index, Region, Rule, Severity
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.frameworks.tensor_list import TensorList, framed
@@ -67,7 +66,7 @@ def parse(source: Source) -> Index:
     return read(TensorList(NAME, source, RULES), source, places[0])
 
 
-def read(found: TensorList, source: Source, base: int) -> Index:
+def read(tensor_list: TensorList, source: Source, base: int) -> Index:
     """The datasets of the file that begins at byte `base` of `source`, which may be a part of a larger one."""
     file = Hdf5(source, base)
     if file.declared not in (0, base):
@@ -87,22 +86,22 @@ def read(found: TensorList, source: Source, base: int) -> Index:
             raise UnsupportedError(f"{source.name} has more than {HDF5_OBJECTS:,} objects")
         if address in objects:
             if objects[address].layout is not None:  # one dataset under two names
-                _add(found, file, path, objects[address], metadata)
+                _add(tensor_list, file, path, objects[address], metadata)
             continue
         item = objects[address] = _object(file, heap, address)
         if not path:
             metadata |= {name: text for name, text in item.text.items() if "\0" not in text}
         if item.layout is not None:
-            _add(found, file, path, item, metadata)
+            _add(tensor_list, file, path, item, metadata)
         elif item.links:
             item.text = {}  # large, and only the root's are of use
         for link in reversed(item.links):
             inner = f"{path}/{link.name}" if path else link.name
             if link.outside is not None or link.kind is not None:
-                found.finding("outside", "a link to another file isn't followed", base + address, inner)
+                tensor_list.finding("outside", "a link to another file isn't followed", base + address, inner)
             elif link.address is not None:
                 stack.append((inner, link.address))
-    return found.index(metadata)
+    return tensor_list.index(metadata)
 
 
 def _object(file: Hdf5, heap: GlobalHeap, address: int) -> _Object:
@@ -122,8 +121,8 @@ def _object(file: Hdf5, heap: GlobalHeap, address: int) -> _Object:
         elif message.kind == object_headers.EXTERNAL:
             item.outside = "its data is in other files"
         elif message.kind in (object_headers.LINK, object_headers.SYMBOLS, object_headers.LINK_INFO):
-            known = {link.name for link in item.links}
-            item.links += [link for link in links.of_message(file, message) if link.name not in known]
+            names = {link.name for link in item.links}
+            item.links += [link for link in links.of_message(file, message) if link.name not in names]
         elif message.kind in (object_headers.ATTRIBUTE, object_headers.ATTRIBUTE_INFO):
             for attribute in attributes.of_message(file, heap, message):
                 if len(attribute.values) == 1:
@@ -134,25 +133,30 @@ def _object(file: Hdf5, heap: GlobalHeap, address: int) -> _Object:
     return item
 
 
-def _add(found: TensorList, file: Hdf5, path: str, item: _Object, root: Mapping[str, str]) -> None:
+def _add(tensor_list: TensorList, file: Hdf5, path: str, item: _Object, root: Mapping[str, str]) -> None:
     """Adds a dataset, or a finding about it."""
     assert item.layout is not None
     at = item.layout.body.at
     if item.outside:
-        found.finding("outside", f"left out: {item.outside}, which are never opened", at, path)
+        tensor_list.finding("outside", f"left out: {item.outside}, which are never opened", at, path)
         return
     if item.kind is None or item.space is None:
-        raise found.error("a dataset has no type or no shape", path, at)
-    shape = _shape(_again(item.space))
+        raise tensor_list.error("a dataset has no type or no shape", path, at)
+    fields = _again(item.space)
+    space = attributes.dataspace(fields)
+    if space.version > 2 or space.rank > DIMS:
+        raise FormatError("a dataset has an impossible shape", path=fields.name, offset=fields.at,
+                          found=f"{space.rank} dimensions")  # fmt: skip
+    shape = None if space.kind == attributes.NO_ELEMENT else tuple(fields.length() for _ in range(space.rank))
     kind, dtype, order = _dtype(_again(item.kind), item.text, "keras_version" in root)
     if kind in (_STRING, _ANY_LENGTH):
-        found.finding("texts", "left out: texts", at, path)
+        tensor_list.finding("texts", "left out: texts", at, path)
         return
-    spec = found.spec(path, dtype, shape or (), f"{_KINDS[kind] if kind < len(_KINDS) else kind}", at)
+    spec = tensor_list.spec(path, dtype, shape or (), f"{_KINDS[kind] if kind < len(_KINDS) else kind}", at)
     if spec is None:
         return
     if shape is None:
-        found.finding("no-data", "left out: an empty dataset without a shape", at, path)
+        tensor_list.finding("no-data", "left out: an empty dataset without a shape", at, path)
         return
     layout, body = _again(item.layout.body), item.layout
     version, form = layout.numbers(1, 1)
@@ -161,39 +165,28 @@ def _add(found: TensorList, file: Hdf5, path: str, item: _Object, root: Mapping[
         try:
             chunked = ChunkedSource(file, path, layout, version, item.filtered, spec)
         except UnsupportedError as error:
-            found.finding("not-read", f"left out: {error.message}", at, path)
+            tensor_list.finding("not-read", f"left out: {error.message}", at, path)
             return
-        found.add(
-            path, dtype, spec.shape, 0, spec.nbytes, kind=kind, at=at, number=found.add_source(chunked), swap=order
-        )
+        number = tensor_list.add_source(chunked)
+        tensor_list.add(path, dtype, spec.shape, 0, spec.nbytes, kind=kind, at=at, number=number, swap=order)
     elif stored is not None and version >= 3:
-        found.add(path, dtype, spec.shape, file.base + stored[0], stored[1], kind=kind, at=at, swap=order)
+        tensor_list.add(path, dtype, spec.shape, file.base + stored[0], stored[1], kind=kind, at=at, swap=order)
     elif form == datasets.CONTIGUOUS and version >= 3:
         if spec.nbytes:
-            found.finding("no-data", "left out: nothing was written to it", at, path)
+            tensor_list.finding("no-data", "left out: nothing was written to it", at, path)
         else:
-            found.add(path, dtype, spec.shape, 0, 0, kind=kind, at=at)
+            tensor_list.add(path, dtype, spec.shape, 0, 0, kind=kind, at=at)
     else:
         virtual = form == datasets.VIRTUAL
-        rule, why = (
+        rule, reason = (
             ("outside", "a view of other datasets") if virtual else ("not-read", f"version {version} of its layout")
         )
-        found.finding(rule, f"left out: {why}", at, path)
+        tensor_list.finding(rule, f"left out: {reason}", at, path)
 
 
 def _again(fields: Fields) -> Fields:
     """The same fields from their start."""
     return Fields(fields.data, fields.at, fields.offsets, fields.lengths, fields.name)
-
-
-def _shape(f: Fields) -> Shape | None:
-    """The shape in a dataspace; None if it has no elements and no shape."""
-    version, rank, _ = f.numbers(1, 1, 1)
-    kind = f.number(1) if version >= 2 else 1
-    f.take(0 if version >= 2 else 5)
-    if version > 2 or rank > DIMS:
-        raise FormatError("a dataset has an impossible shape", path=f.name, offset=f.at, found=f"{rank} dimensions")
-    return None if kind == 2 else tuple(f.length() for _ in range(rank))
 
 
 def _dtype(f: Fields, text: Mapping[str, str], keras: bool) -> tuple[int, str | None, bool]:

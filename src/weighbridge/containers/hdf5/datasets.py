@@ -58,23 +58,20 @@ def files(file: Hdf5, heap: GlobalHeap, message: Message) -> Iterator[str]:
                 f.take(2 * f.lengths)
     elif message.kind == LAYOUT:
         version, kind = f.numbers(1, 1)
-        if version >= 4 and kind == VIRTUAL:
-            yield from _virtual_sources(file, heap, f.address(), f.number(4))
-
-
-def _virtual_sources(file: Hdf5, heap: GlobalHeap, address: int | None, index: int) -> Iterator[str]:
-    """The first source file of a virtual dataset. Further ones follow selections, which aren't read."""
-    mapping = heap.get(address, index) if address is not None else None
-    if mapping is None:
-        return
-    f = file.fields(*mapping)
-    version = f.number(1)
-    count = f.length()
-    if not count:
-        return
-    first = f.text() if version == 0 else ""
-    if first != _SAME or count > 1:
-        yield first if first and first != _SAME else "its source files"
+        if version < 4 or kind != VIRTUAL:
+            return
+        address, index = f.address(), f.number(4)
+        mapping = heap.get(address, index) if address is not None else None
+        if mapping is None:
+            return
+        f = file.fields(*mapping)
+        version, count = f.number(1), f.length()
+        if not count:
+            return
+        # Further source files follow selections, which aren't read.
+        first = f.text() if version == 0 else ""
+        if first != _SAME or count > 1:
+            yield first if first and first != _SAME else "its source files"
 
 
 def stored(file: Hdf5, message: Message) -> tuple[int, int] | None:

@@ -39,8 +39,12 @@ def messages(file: Hdf5, address: int) -> Iterator[Message]:
         f.take(7)
         first = file.fields(address + 16, f.number(4))
     chunks, seen = [first], {first.at}
+    head = (4 + (2 if flags & 4 else 0)) if new else 8
     for chunk in chunks:
-        for message in _messages_of_chunk(chunk, new, flags):
+        while chunk.left >= head:  # it may end with bytes too few for another message
+            kind, size, message_flags = chunk.numbers(1, 2, 1) if new else chunk.numbers(2, 2, 1)
+            chunk.take(head - (4 if new else 5))
+            message = Message(kind, bool(message_flags & _SHARED), chunk.part(size))
             if message.kind != CONTINUATION:
                 yield message
                 continue
@@ -52,15 +56,6 @@ def messages(file: Hdf5, address: int) -> Iterator[Message]:
                     more.expect(b"OCHK")
                     more = more.part(max(more.left - 4, 0))
                 chunks.append(more)
-
-
-def _messages_of_chunk(chunk: Fields, new: bool, flags: int) -> Iterator[Message]:
-    """The messages of one chunk, which may end with bytes too few for another."""
-    head = (4 + (2 if flags & 4 else 0)) if new else 8
-    while chunk.left >= head:
-        kind, size, message_flags = chunk.numbers(1, 2, 1) if new else chunk.numbers(2, 2, 1)
-        chunk.take(head - (4 if new else 5))
-        yield Message(kind, bool(message_flags & _SHARED), chunk.part(size))
 
 
 def resolved(file: Hdf5, kind: int, body: Fields) -> Fields | None:

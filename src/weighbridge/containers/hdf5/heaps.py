@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
@@ -45,25 +44,23 @@ class GlobalHeap:
     def get(self, address: int, index: int) -> tuple[int, int] | None:
         """The address and size of an object, or None."""
         if address not in self.collections:
-            objects = list(self._objects(address))
+            f = self.file.fields(address, 8 + self.file.lengths)
+            f.expect(b"GCOL")
+            f.take(4)
+            end, at, head = address + f.length(), address + f.place, 8 + self.file.lengths
+            objects: list[tuple[int, tuple[int, int]]] = []
+            while at + head <= end:
+                f = self.file.fields(at, head)
+                number = f.number(2)
+                f.take(6)
+                size = f.length()
+                if number:
+                    objects.append((number, (at + head, size)))
+                at += head + -(-size // 8) * 8 if number else max(size, head)  # 0: free space, with its head
             self.collections[address] = dict(objects)
             if len(self.collections[address]) != len(objects):
                 raise self.file.error("two objects of a heap have the same number", self.file.base + address)
         return self.collections[address].get(index)
-
-    def _objects(self, address: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        f = self.file.fields(address, 8 + self.file.lengths)
-        f.expect(b"GCOL")
-        f.take(4)
-        end, at, head = address + f.length(), address + f.place, 8 + self.file.lengths
-        while at + head <= end:
-            f = self.file.fields(at, head)
-            index = f.number(2)
-            f.take(6)
-            size = f.length()
-            if index:
-                yield index, (at + head, size)
-            at += head + -(-size // 8) * 8 if index else max(size, head)  # 0: free space, with its head
 
 
 class _Table(NamedTuple):
@@ -112,7 +109,7 @@ class FractalHeap:
         self.table = _Table(width, start, largest)
         self.offset_size = -(-bits // 8)
         self.length_size = min((largest.bit_length() + 6) // 8, (managed.bit_length() + 7) // 8 or 1)
-        self.blocks: dict[int, dict[int, int | None]] = {}
+        self.blocks: dict[int, dict[int, int | None]] = {}  # indirect block -> addresses, by their index in the table
 
     def get(self, identifier: bytes) -> Fields:
         """The object with this identifier."""
@@ -137,20 +134,16 @@ class FractalHeap:
         if relative < 0 or row >= rows:
             raise self.file.error("an object is outside its heap")
         column = (relative - t.begin(row)) // t.size(row)
-        child = self._children(block, rows).get(row * t.width + column)
+        if block not in self.blocks:
+            head = 5 + self.file.offsets + self.offset_size
+            f = self.file.fields(block, head + rows * t.width * self.file.offsets)
+            f.expect(b"FHIB")
+            f.take(head - 4)
+            self.blocks[block] = {n: f.address() for n in range(rows * t.width)}
+        child = self.blocks[block].get(row * t.width + column)
         if child is None:
             raise self.file.error("an object is in a missing block of the heap")
         deeper = t.rows_of(t.size(row)) if row >= t.direct_rows else 0
         if deeper >= rows:
             raise self.file.error("the blocks of a heap don't get smaller")
         return child, begin + t.begin(row) + column * t.size(row), deeper
-
-    def _children(self, block: int, rows: int) -> dict[int, int | None]:
-        """The addresses in an indirect block, by their index in the table."""
-        if block not in self.blocks:
-            head = 5 + self.file.offsets + self.offset_size
-            f = self.file.fields(block, head + rows * self.table.width * self.file.offsets)
-            f.expect(b"FHIB")
-            f.take(head - 4)
-            self.blocks[block] = {n: f.address() for n in range(rows * self.table.width)}
-        return self.blocks[block]

@@ -1,4 +1,4 @@
-"""Keras 3 models: a zip with config.json, metadata.json and model.weights.h5, an HDF5 file that is stored as it is.
+"""Keras 3 models: a zip with config.json, metadata.json and model.weights.h5, an uncompressed HDF5 file.
 
 Its datasets are read in place. A dataset is named after its place in the model (`layers/dense/vars/0`); the code that
 config.json may name is never run. Reference: keras/src/saving/saving_lib.py of Keras 3.15.
@@ -14,8 +14,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive import zip_records
-from weighbridge.containers.base import Entry, Index, Region, Rule
-from weighbridge.containers.frameworks.tensor_list import TensorList
+from weighbridge.containers.base import Index, Region, Rule
+from weighbridge.containers.frameworks.tensor_list import TensorList, tiled
 from weighbridge.containers.hdf5 import container
 from weighbridge.io.source import Source
 
@@ -34,8 +34,8 @@ def parse(source: Source) -> Index:
                                hint="save it with Keras's default options")  # fmt: skip
     if weights.method != zip_records.STORED:
         raise UnsupportedError(f"{source.name}: {_WEIGHTS} is compressed", hint="unpack the zip and name that file")
-    found = TensorList(NAME, source, RULES)
-    index = container.read(found, source.window(0, weights.start + weights.size), weights.start)
+    tensor_list = TensorList(NAME, source, RULES)
+    index = container.read(tensor_list, source.window(0, weights.start + weights.size), weights.start)
     metadata: dict[str, str] = {
         name: zips.read_member(source, members[name], MIB).decode("utf-8", "replace")
         for name in _CONFIGS
@@ -51,16 +51,10 @@ def regions(source: Source) -> list[Region]:
     except (FormatError, UnsupportedError):
         entries = ()
     inside = sorted((e for e in entries if not e.file and e.nbytes), key=lambda e: e.offset)
-    return zips.regions(source, lambda _, member: _member_regions(member, inside))
 
+    def of_member(_: object, member: zips.ZipMember) -> list[Region]:
+        out = list(tiled(member.start, inside if member.name == _WEIGHTS else (), "structure of the HDF5 file"))
+        at, end = out[-1].end if out else member.start, member.start + member.packed
+        return [*out, Region(at, end, "header" if out else "value", member.name)] if at < end else out
 
-def _member_regions(member: zips.ZipMember, inside: list[Entry]) -> list[Region]:
-    at, end, out = member.start, member.start + member.packed, list[Region]()
-    for e in inside if member.name == _WEIGHTS else ():
-        start, stop = max(e.offset, at), e.offset + e.nbytes
-        if start > at:
-            out.append(Region(at, start, "header", "structure of the HDF5 file"))
-        if stop > start:
-            out.append(Region(start, stop, "tensor", e.name, str(e.spec)))
-        at = max(stop, at)
-    return [*out, Region(at, end, "header" if out else "value", member.name)] if at < end else out
+    return zips.regions(source, of_member)

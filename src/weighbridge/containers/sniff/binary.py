@@ -10,7 +10,7 @@ from weighbridge.base.limits import SNIFF_FIELDS, SNIFF_OPCODES
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.containers.sniff.probe import Confidence, Hit, Probe
 from weighbridge.unpickle.libraries.torch_legacy import MAGIC as TORCH_MAGIC
-from weighbridge.unpickle.recognise import Prefix, prefix
+from weighbridge.unpickle.recognise import prefix
 
 # ---- pickle ----
 
@@ -24,8 +24,11 @@ def pickled(probe: Probe) -> Hit | None:
     start = prefix(probe.head, SNIFF_OPCODES)
     if not start.opcodes or (start.broken and not (start.declared and start.names)):
         return None
-    if start.declared is None and not (start.stopped and _plausible(start, probe)):
-        return None
+    if start.declared is None:  # a value, then STOP at the end of the file or before another pickle (or tensors)
+        after = probe.at(start.end, 1) if start.stopped else b""
+        follows = not after or after in b"(]}cIL\x80K" or len(start.opcodes) > 8
+        if not (start.stopped and start.end >= 4 and follows):
+            return None
     if start.declared is not None and len(start.opcodes) < 2 < probe.size:
         return None
     detail: dict[str, Any] = {"protocol": start.protocol}
@@ -40,13 +43,6 @@ def pickled(probe: Probe) -> Hit | None:
     if start.names[:1] == (DCP_METADATA,):
         return Hit(DISTRIBUTED, "", evidence, confidence, detail, damage)
     return Hit("pickle", f"protocol-{start.protocol}", evidence, confidence, detail, damage)
-
-
-def _plausible(start: Prefix, probe: Probe) -> bool:
-    """Whether a protocol 0/1 pickle is likely: a value then STOP, at the end of the file or followed by another pickle
-    (or tensors)."""
-    after = probe.at(start.end, 1)
-    return start.end >= 4 and (not after or after in b"(]}cIL\x80K" or len(start.opcodes) > 8)
 
 
 # ---- protobuf ----
@@ -69,27 +65,21 @@ def _message(probe: Probe, start: int, end: int) -> _Message | None:
     at = start
     out: list[_Field] = []
     while at < end and len(out) < SNIFF_FIELDS:
-        field = _field(probe, at)
-        if field is None:  # near the end it is a number that is cut off (none is longer than 10 bytes)
+        key = _varint(probe, at)
+        number, wire = (key[0] >> 3, key[0] & 7) if key else (0, 0)
+        value = key and (_varint(probe, key[1]) if wire in (0, 2) else (0, key[1]))
+        if value is None:  # near the end it is a number that is cut off (none is longer than 10 bytes)
             return _Message(out, end + 1) if out and at + 20 > end else None
-        if field.number == 0 or field.wire not in _WIDTHS:
+        if number == 0 or wire not in _WIDTHS:
             return None
+        field = _Field(number, wire, *value)
         out.append(field)
-        at = field.at + (field.value if field.wire == 2 else _WIDTHS[field.wire])
+        at = field.at + (field.value if wire == 2 else _WIDTHS[wire])
     return _Message(out, at)
 
 
 # Wire types in use, and the payload bytes that aren't a varint (0) or counted by one (2).
 _WIDTHS: Final = {0: 0, 1: 8, 2: 0, 5: 4}
-
-
-def _field(probe: Probe, at: int) -> _Field | None:
-    key = _varint(probe, at)
-    if key is None:
-        return None
-    number, wire = key[0] >> 3, key[0] & 7
-    value = _varint(probe, key[1]) if wire in (0, 2) else (0, key[1])
-    return None if value is None else _Field(number, wire, *value)
 
 
 def _varint(probe: Probe, at: int) -> tuple[int, int] | None:

@@ -89,25 +89,25 @@ def _conditions(row: Mapping[str, Any]) -> Conditions:
 
 
 def fits(shape: Sequence[int] | None, sizes: Shape) -> bool:
-    """Whether a shape has these sizes, of which 0 stands for any."""
+    """Whether a shape has these sizes. The size 0 fits any."""
     return (
         shape is not None and len(shape) == len(sizes) and all(n in (0, m) for n, m in zip(sizes, shape, strict=True))
     )
 
 
-def matches(shapes: Mapping[str, Sequence[int]], known: DiffusionTable | None = None) -> tuple[DiffusionMatch, ...]:
+def matches(
+    shapes: Mapping[str, Sequence[int]], diffusion_table: DiffusionTable | None = None
+) -> tuple[DiffusionMatch, ...]:
     """The models that tensors of these names and shapes belong to, in the table's order."""
-    known = known or table()
+    diffusion_table = diffusion_table or table()
     return tuple(
-        DiffusionMatch(row, _title(row, shapes, prefix), prefix)
-        for row in known.rows
-        for prefix in known.prefixes[row.part]
+        DiffusionMatch(
+            row, next((v.title for v in row.variants if v.conditions.hold(shapes, prefix)), row.title), prefix
+        )
+        for row in diffusion_table.rows
+        for prefix in diffusion_table.prefixes[row.part]
         if row.conditions.hold(shapes, prefix)
     )
-
-
-def _title(row: DiffusionRow, shapes: Mapping[str, Sequence[int]], prefix: str) -> str:
-    return next((v.title for v in row.variants if v.conditions.hold(shapes, prefix)), row.title)
 
 
 # Patterns of `tensor_names.FAMILIES` that files of these models may match. The table isn't read for others.
@@ -116,8 +116,8 @@ _FAMILIES: Final = frozenset({None, "clip", "t5", "ldm", "flux", "dit", "unet"})
 
 def title_of(shapes: Mapping[str, Sequence[int]], family: str | None) -> str | None:
     """A line about the models in a file; None if it has none, or only a text encoder. `family`: of the names."""
-    found = matches(shapes) if family in _FAMILIES else ()
-    return describe(found) if any(match.row.part != "text" for match in found) else None
+    models = matches(shapes) if family in _FAMILIES else ()
+    return describe(models) if any(model.row.part != "text" for model in models) else None
 
 
 @cache
@@ -126,11 +126,11 @@ def architectures() -> frozenset[str]:
     return frozenset(row.gguf for row in table().rows if row.gguf)
 
 
-def describe(found: Sequence[DiffusionMatch]) -> str:
-    """A line about the parts, such as `FLUX.1 [dev], with VAE`; says if two tables fit one part."""
+def describe(models: Sequence[DiffusionMatch]) -> str:
+    """A line about the parts, such as `FLUX.1 [dev], with VAE`. Notes if two rows fit one part."""
     parts: dict[tuple[str, str], list[str]] = {}
-    for match in found:
-        group = (match.row.part, match.prefix if match.row.part == "text" else "")
-        parts.setdefault(group, []).append(match.title)
+    for model in models:
+        group = (model.row.part, model.prefix if model.row.part == "text" else "")
+        parts.setdefault(group, []).append(model.title)
     lines = [" or ".join(dict.fromkeys(titles)) + " (both fit)" * (len(set(titles)) > 1) for titles in parts.values()]
     return lines[0] + (f", with {', '.join(lines[1:])}" if len(lines) > 1 else "")

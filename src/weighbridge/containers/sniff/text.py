@@ -118,9 +118,14 @@ def json(probe: Probe) -> Hit | None:
         return Hit(
             "json", evidence=("starts as JSON",), confidence="guess", damage=("it is not valid JSON to its end",)
         )
-    if isinstance(value, dict):
-        return _by_keys(frozenset(value), "certain", _json_detail(value))
-    return Hit("json", "array", ("valid JSON",))
+    if not isinstance(value, dict):
+        return Hit("json", "array", ("valid JSON",))
+    shown = ("model_type", "architectures", "peft_type", "_class_name", "tokenizer_class", "error")
+    detail: dict[str, Any] = {key: value[key] for key in shown if isinstance(value.get(key), str | list)}
+    if isinstance(value.get("weight_map"), dict):
+        shards = {file for file in value["weight_map"].values() if isinstance(file, str)}
+        detail |= {"tensors": len(value["weight_map"]), "shards": len(shards)}
+    return _by_keys(frozenset(value), "certain", detail)
 
 
 def _by_keys(keys: frozenset[str], confidence: Confidence, detail: dict[str, Any]) -> Hit:
@@ -128,15 +133,6 @@ def _by_keys(keys: frozenset[str], confidence: Confidence, detail: dict[str, Any
     if row is None:
         return Hit("json", "", ("JSON object",), confidence, detail)
     return Hit("json", row.variant, ("JSON object", row.evidence), confidence, detail)
-
-
-def _json_detail(value: dict[str, Any]) -> dict[str, Any]:
-    keys = ("model_type", "architectures", "peft_type", "_class_name", "tokenizer_class", "error")
-    detail = {key: value[key] for key in keys if isinstance(value.get(key), str | list)}
-    if isinstance(value.get("weight_map"), dict):
-        shards = {file for file in value["weight_map"].values() if isinstance(file, str)}
-        detail |= {"tensors": len(value["weight_map"]), "shards": len(shards)}
-    return detail
 
 
 def plain(probe: Probe) -> Hit | None:
