@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-#: Command ("" for any) and option of another tool -> the equivalent command line.
+#: Command ("" for any) and option of a third-party tool -> the equivalent command line.
 OPTIONS: Final = MappingProxyType(
     {
         ("convert", "--hf-path"): "wb convert SRC DST --to mlx --q-bits 4",  # mlx_lm.convert

@@ -261,7 +261,7 @@ def _buffered_stdout() -> Iterator[None]:
 
 
 def _invoke(args: list[str]) -> int:
-    name = "weighbridge" if PurePath(sys.argv[0]).stem == "weighbridge" else "wb"  # as it was called
+    name = "weighbridge" if PurePath(sys.argv[0]).stem == "weighbridge" else "wb"  # the name that was called
     if instruction := os.environ.get("_WB_COMPLETE"):
         from click.shell_completion import shell_complete
 

@@ -79,9 +79,9 @@ def command(
             places = {name: values.pop(name) for name in arguments}
             return function(**places, options=declarations.make(kind, given_only(values)))
 
-        made: click.Command = (group.command if group else click.command)(cls=Command, **settings)(call)
-        made.params += click_options(kind, changed)
-        return made
+        built: click.Command = (group.command if group else click.command)(cls=Command, **settings)(call)
+        built.params += click_options(kind, changed)
+        return built
 
     return decorate
 
@@ -92,27 +92,24 @@ def click_options(
     """The options that a dataclass declares, in the order of the help. `changed`: settings of click by option,
     `settings`: of all.
 
-    None of them has a default, so that a command can tell which were given.
+    None of them has a default, so that a command knows which were given.
     """
     hints = get_type_hints(kind)
-    made: list[click.Option] = []
+    options: list[click.Option] = []
     rows = sorted(declarations.options_of(kind), key=lambda row: _LAST.get(row[1].section, 0))
     for field, row in rows:
-        own = {**_settings(field, row, hints[field.name]), **settings, **changed.get(field.name, {})}
-        made.append(Option(_names(field, row), **own))
+        keywords = {**_settings(field, row, hints[field.name]), **settings, **changed.get(field.name, {})}
+        long = declarations.flag(field.name)  # or both: `--tokenizer/--no-tokenizer`
+        if field.type in ("bool", "bool | None") and (field.default is not False or row.off):
+            long += f"/{declarations.flag(row.off or f'no_{field.name}')}"
+        options.append(Option([*([f"-{row.letter}"] if row.letter else []), long, field.name], **keywords))
         if row.shorthand:
             name, _, value = row.shorthand.partition("=")
             same = f"Same as {declarations.flag(field.name)} {value}."
-            made.append(Option([declarations.flag(name), field.name], flag_value=value, section=row.section, help=same))
-    return made
-
-
-def _names(field: Field[Any], row: declarations.Declaration) -> list[str]:
-    """How the command line spells an option: `--tokenizer/--no-tokenizer`."""
-    long = declarations.flag(field.name)
-    if field.type in ("bool", "bool | None") and (field.default is not False or row.off):
-        long += f"/{declarations.flag(row.off or f'no_{field.name}')}"
-    return [*([f"-{row.letter}"] if row.letter else []), long, field.name]
+            options.append(
+                Option([declarations.flag(name), field.name], flag_value=value, section=row.section, help=same)
+            )
+    return options
 
 
 def _settings(field: Field[Any], row: declarations.Declaration, hint: Any) -> dict[str, Any]:
@@ -157,5 +154,5 @@ def refuse_others(mode: str, options: declarations.GivenOptions, names: Iterable
 
 
 def examples(*lines: str) -> str:
-    """The `epilog` of a command: its examples, kept as they are typed (`\\b` tells click not to rewrap them)."""
+    """The `epilog` of a command: its examples, one per line (`\\b` keeps click from rewrapping them)."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

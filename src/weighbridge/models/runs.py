@@ -31,8 +31,8 @@ _ZIP_TAIL: Final = 22 + (1 << 16)
 
 
 class StepKind(NamedTuple):
-    """How a trainer names its steps. `last`: files of which it writes one last into a step; `markers`: files next
-    to the steps, of which one names the last complete one; `inner`: the subfolders that may have a step's weights."""
+    """How a trainer names its steps. `last`: candidates for the file that it writes last into a step; `markers`:
+    files next to the steps that name the last complete one; `inner`: the subfolders that may have a step's weights."""
 
     trainer: str
     name: re.Pattern[str]
@@ -85,8 +85,8 @@ class TrainingRun:
         """The step that is read, the others, and those that were cut off."""
         if self.taken is None:
             return ()
-        others = [str(s.number) for s in self.steps if not s.trouble and s is not self.taken]
-        more = f"; --step takes another: {_few(others)}" if others else ""
+        unread = [str(s.number) for s in self.steps if not s.trouble and s is not self.taken]
+        more = f"; --step takes another: {_few(unread)}" if unread else ""
         out = [f"step {self.taken.number} of {self.taken.kind.trainer} is read, {self.taken.path}{more}"]
         return (*out, *(f"step {s.number} is incomplete and skipped: {s.trouble}" for s in self.steps if s.trouble))
 
@@ -121,11 +121,11 @@ def choose(folder: Path, step: int | None = None) -> TrainingRun | None:
                           hint="use a backup, or name the folder of what is there")  # fmt: skip
     if step is None:
         return run
-    found = [s for s in run.steps if s.number == step]
-    if not found:
+    matching = [s for s in run.steps if s.number == step]
+    if not matching:
         listed = _few([str(s.number) for s in run.steps])
         raise UsageError(f"{folder} has no step {step}", hint=f"it has {plural(len(run.steps), 'step')}: {listed}")
-    chosen = next((s for s in reversed(found) if not s.trouble), found[-1])
+    chosen = next((s for s in reversed(matching) if not s.trouble), matching[-1])
     if chosen.trouble:
         raise FormatError(f"step {step} is incomplete: {chosen.trouble}", path=str(chosen.path),
                           hint="take another step")  # fmt: skip
@@ -133,7 +133,11 @@ def choose(folder: Path, step: int | None = None) -> TrainingRun | None:
 
 
 def _steps(place: Path) -> Iterator[TrainingStep]:
-    markers = {name: _marked(place / name) for kind in KINDS for name in kind.markers}
+    markers: dict[str, str] = {}
+    for marker in (place / name for kind in KINDS for name in kind.markers):
+        if marker.is_file():
+            with open_source(marker) as source:
+                markers[marker.name] = source.head(_MARKER).decode("utf-8", "replace").strip()
     for path in place.iterdir():
         for kind in KINDS:
             match = kind.name.fullmatch(path.name)
@@ -143,21 +147,13 @@ def _steps(place: Path) -> Iterator[TrainingStep]:
                 break
 
 
-def _marked(path: Path) -> str | None:
-    """The content of a marker; None if there is none."""
-    if not path.is_file():
-        return None
-    with open_source(path) as source:
-        return source.head(_MARKER).decode("utf-8", "replace").strip()
-
-
-def _trouble(kind: StepKind, path: Path, number: int, markers: Mapping[str, str | None]) -> str:
-    """The reason why a step isn't complete; "" if it is."""
+def _trouble(kind: StepKind, path: Path, number: int, markers: Mapping[str, str]) -> str:
+    """The reason why a step isn't complete; "" if it is. `markers`: the contents of the markers that exist."""
     if kind.markers:
-        found = [(name, text) for name in kind.markers if (text := markers[name]) is not None]
-        if not found:
+        present = [name for name in kind.markers if name in markers]
+        if not present:
             return f"{kind.markers[0]} is missing, which is written last"
-        numbers = [(name, int(match[0])) for name, text in found if (match := re.search(r"\d+", text))]
+        numbers = [(name, int(match[0])) for name in present if (match := re.search(r"\d+", markers[name]))]
         if numbers and all(number > last for _, last in numbers):
             return f"{numbers[0][0]} names step {numbers[0][1]}: this one wasn't finished"
         return "" if any(path.iterdir()) else "its folder is empty"

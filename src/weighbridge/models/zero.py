@@ -1,4 +1,4 @@
-"""Opens DeepSpeed's ZeRO checkpoints: the fp32 weights, joined from the parts of all processes as they are read.
+"""Opens DeepSpeed's ZeRO checkpoints: the fp32 weights, joined from the parts of all processes during reading.
 
     open_zero(place, sources)    the index of the whole weights, these as nodes, and the parts that aren't weights
 
@@ -42,7 +42,7 @@ class ZeroStates(NamedTuple):
 
 
 def read_states(indexes: Sequence[Index]) -> ZeroStates:
-    """Reads the values of a ZeRO checkpoint's files. FormatError if one isn't what its name says."""
+    """Reads the values of a ZeRO checkpoint's files. FormatError for a file with other content."""
     values = tuple(map(read_tree, indexes))
     pairs = list(zip(indexes, values, strict=True))
     models = tuple(zero.model_states(i, v) for i, v in pairs if i.files[0].name.endswith(ZERO_MODEL))
@@ -83,17 +83,17 @@ def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, zero.Z
     """The weights of a universal checkpoint: a file each, the others as in the model states."""
     first = states.models[0]
     weights = zero.untrained(states.models, len(states.models) > 1)
-    found = {Path(index.files[0].name).parent.name: n for n, index in enumerate(indexes) if n >= len(states.indexes)}
+    files = {Path(index.files[0].name).parent.name: n for n, index in enumerate(indexes) if n >= len(states.indexes)}
     listed = {name: shape for shapes in first.shapes for name, shape in shapes.items()}
-    if missing := listed.keys() - found.keys():
+    if missing := listed.keys() - files.keys():
         raise FormatError("weights without a file", path=first.path, found=", ".join(sorted(missing)[:4]),
                           hint=zero.AGAIN)  # fmt: skip
     for name, shape in listed.items():
-        index = indexes[found[name]]
+        index = indexes[files[name]]
         entry = next((index.by_name[key] for key in _KEYS if key in index), None)
         if entry is None:
             raise FormatError("the file has no weight", path=index.files[0].name, expected=" or ".join(_KEYS))
-        piece = zero.ZeroPiece(found[name], entry, 0, entry.spec.elements)
+        piece = zero.ZeroPiece(files[name], entry, 0, entry.spec.elements)
         weights[name] = zero.weight(name, shape, [piece], index.files[0].name)
     return zero.with_aliases(first, weights)
 
@@ -116,22 +116,20 @@ def _left_out(states: ZeroStates, weights: Mapping[str, zero.ZeroWeight]) -> Ite
     """The tensors that aren't part of the weights, by kind, and the values next to them."""
     used = {(piece.file, piece.entry.name) for weight in weights.values() for piece in weight.pieces}
     names = {model.path for model in states.models}
-    for part, why, copies in (
-        ("optimizer", "states of the optimizer", False),
-        ("copy", "the weights as they are trained, in 16 bits", True),
+    for name, part, reason, copies in (
+        ("optimizer_state_dict", "optimizer", "states of the optimizer", False),
+        ("module", "copy", "the weights as they are trained, in 16 bits", True),
     ):
-        rest = [
+        unused = [
             entry
             for number, index in enumerate(states.indexes)
             for entry in index
             if (number, entry.name) not in used and (index.files[0].name in names) == copies
         ]
-        if rest:
-            name = "module" if copies else "optimizer_state_dict"
-            yield Dropped(name, part, why, len(rest), sum(entry.spec.nbytes for entry in rest))
-    for key in states.values[0]:
-        if key not in _DESCRIBING:
-            yield Dropped(str(key), "value", "it isn't a tensor", 0, 0)
+        if unused:
+            yield Dropped(name, part, reason, len(unused), sum(entry.spec.nbytes for entry in unused))
+    further = (key for key in states.values[0] if key not in _DESCRIBING)
+    yield from (Dropped(str(key), "value", "it isn't a tensor", 0, 0) for key in further)
 
 
 class ZeroTensors(Mapping[str, "Node"]):
@@ -142,22 +140,20 @@ class ZeroTensors(Mapping[str, "Node"]):
         self._nodes: dict[str, Node] = {}
 
     def __getitem__(self, name: str) -> Node:
-        if name not in self._nodes:
-            self._nodes[name] = self._node(self.weights[name])
-        return self._nodes[name]
-
-    def _node(self, weight: zero.ZeroWeight) -> Node:
+        if name in self._nodes:
+            return self._nodes[name]
         from weighbridge.tensors.nodes import Const, cast, concat, flat_range, reshape
 
-        if not weight.pieces:
-            return Const(weight.spec, b"")
-        parts = []
+        weight, parts = self.weights[name], []
         for piece in weight.pieces:
             stored = node_builder(self.indexes[piece.file])(piece.entry)
             flat = reshape(stored, (piece.entry.spec.elements,))
             parts.append(flat_range(flat, piece.start, (piece.length,)))
-        whole = flat_range(concat(parts), 0, weight.spec.shape)
-        return whole if weight.stored is weight.spec.dtype else cast(whole, weight.spec.dtype)
+        node: Node = flat_range(concat(parts), 0, weight.spec.shape) if parts else Const(weight.spec, b"")
+        if parts and weight.stored is not weight.spec.dtype:
+            node = cast(node, weight.spec.dtype)
+        self._nodes[name] = node
+        return node
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.weights)

@@ -160,6 +160,7 @@ def _run(
     from weighbridge.fleets.job import Job
     from weighbridge.fleets.parts import check_task_size
     from weighbridge.fleets.run import Fleet
+    from weighbridge.fleets.runners import LocalRunner, RayRunner
 
     if task_size is not None:
         check_task_size(task_size, job.get("to", "gguf"))
@@ -169,7 +170,13 @@ def _run(
         Job(op, job), sources, options.output, replan=options.replan, shard=options.shard, overwrite=options.overwrite,
         task_size=task_size, terms=_terms(options),
     )  # fmt: skip
-    runner = _runner(options)
+    runner: Runner
+    if options.runner == "local":
+        refuse_others("the local runner", options, ("address", "node_label"), hint="--runner ray")
+        runner = LocalRunner(options.processes)
+    else:
+        refuse_others("the Ray runner", options, ("shard", "processes"), hint="Ray places the tasks")
+        runner = RayRunner(options.address, dict(options.node_label))
     if options.dry_run:
         planned = fleet_of.plan(options.calibrate)
         emit_json(planned) if options.json else _show_plan(planned)
@@ -182,16 +189,6 @@ def _run(
         )
     emit_json(report) if options.json else _show_report(report, options.output)
     return report.exit
-
-
-def _runner(options: FleetCommand) -> Runner:
-    from weighbridge.fleets.runners import LocalRunner, RayRunner
-
-    if options.runner == "local":
-        refuse_others("the local runner", options, ("address", "node_label"), hint="--runner ray")
-        return LocalRunner(options.processes)
-    refuse_others("the Ray runner", options, ("shard", "processes"), hint="Ray places the tasks")
-    return RayRunner(options.address, dict(options.node_label))
 
 
 def _terms(options: FleetCommand) -> Terms:
@@ -246,10 +243,8 @@ def _show_report(report: FleetReport, target: str) -> None:
     for line in report.notes:
         note(f"note: {clean(line)}")
     if report.failed:
-        warn(
-            f"{plural(report.failed, 'item')} failed: _fleet/{report.job}/dead-letters.jsonl; the same command \
-tries them again"
-        )
+        listing = f"_fleet/{report.job}/dead-letters.jsonl; the same command tries them again"
+        warn(f"{plural(report.failed, 'item')} failed: {listing}")
     if report.missing:
         note(f"{plural(report.missing, 'item')} of other shares are open")
     sums = f"{plural(report.items, 'item')}, {human_bytes(report.bytes)}, ${report.cost:,.2f}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weighbridge.cli.render import Column, clean, echo, styled, table, width
-from weighbridge.reports.microscope.blocks import BlockField, BlockView, Values
+from weighbridge.reports.microscope.blocks import BlockView, Values
 
 _RAW = 16  # shown bytes of a field
 
@@ -14,10 +14,14 @@ def show(block: BlockView) -> None:
     place = f" at byte {block.offset:,} (0x{block.offset:x})" if block.offset >= 0 else ""
     echo(f"block {block.number:,} of {block.blocks:,}, from element [{where}]: {block.nbytes:,} bytes{place}")
     echo()
-    table(
-        ["field", "type", Column("bytes", right=True), "raw", "value"],
-        [_field(field) for field in block.fields],
-    )
+    rows = []
+    for field in block.fields:
+        raw, name = bytes.fromhex(field.raw), f"{field.name} ({field.stored})" if field.stored else field.name
+        shown = raw[:_RAW].hex(" ") + (" ..." if len(raw) > _RAW else "")
+        scalar = f"{field.scalar}[{field.count}]" if field.count > 1 else field.scalar
+        value = _text(field.values[0]) if len(field.values) == 1 else ""
+        rows.append((name, scalar, f"{field.start}-{field.end}", shown, value))
+    table(["field", "type", Column("bytes", right=True), "raw", "value"], rows)
     if block.formula:
         echo()
         echo(f"value = {block.formula}", "number")
@@ -30,15 +34,6 @@ def show(block: BlockView) -> None:
         echo()
         echo(f"{styled('values', 'name')}  in f32")
         _numbers(block.values)
-
-
-def _field(field: BlockField) -> tuple[str, str, str, str, str]:
-    count = f"[{field.count}]" if field.count > 1 else ""
-    raw = bytes.fromhex(field.raw)
-    more = " ..." if len(raw) > _RAW else ""
-    value = _text(field.values[0]) if len(field.values) == 1 else ""
-    name = f"{field.name} ({field.stored})" if field.stored else field.name
-    return name, f"{field.scalar}{count}", f"{field.start}-{field.end}", raw[:_RAW].hex(" ") + more, value
 
 
 def _text(value: float | int) -> str:

@@ -31,7 +31,7 @@ def ask(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show(choice: Choice) -> None:
-    """Prints the answer, the commands, and the rules behind them."""
+    """Prints the answer, the commands, and the rules that led to them."""
     names = {"gguf": "GGUF", "mlx": "MLX folder", "hf": "safetensors folder", "scheme": "safetensors folder, packed"}
     pairs([("format", names[choice.format]), ("type", choice.type or "unchanged")])
     echo()

@@ -23,7 +23,7 @@ from weighbridge.cli.render import (
 from weighbridge.cli.views.plan import print_losses, print_notes
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.extraction.plan import ExtractPlan, ExtractReport
+    from weighbridge.conversion.extraction.plan import ExtractPlan
 
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 _ENDS: Final = {
@@ -43,13 +43,7 @@ def write_extraction(plan: ExtractPlan, options: DryRunOptions) -> int:
     if options.json:
         emit_json(plan.report)
         return 0
-    _print(plan.report, options.dry_run)
-    print_losses(plan.losses)
-    print_notes(plan.report.notes)
-    return 0
-
-
-def _print(report: ExtractReport, dry_run: bool) -> None:
+    report = plan.report
     worst = sorted(report.matrices, key=lambda m: -m.error)
     shown = worst if SCREEN.verbose else worst[:_SHOWN]
     rows: list[tuple[Cell, ...]] = [
@@ -65,7 +59,10 @@ def _print(report: ExtractReport, dry_run: bool) -> None:
     spread = f"ranks {min(ranks)} to {max(ranks)}" if len(ranks) > 1 else f"rank {report.rank}"
     if limited := sum(m.limited_by == "rank" for m in report.matrices):
         warn(f"{plural(limited, 'matrix', 'have')} more than --rank keeps")
-    will = "would have" if dry_run else "has"
+    will = "would have" if options.dry_run else "has"
     whole = f", {plural(len(report.whole), 'whole tensor')}" if report.whole else ""
     pairs = f"{plural(sum(ranks.values()), 'matrix')} of {spread}{whole}"
     echo(clean(f"{report.target} {will} {pairs}, {human_bytes(report.bytes)}; {report.unchanged:,} unchanged"))
+    print_losses(plan.losses)
+    print_notes(report.notes)
+    return 0

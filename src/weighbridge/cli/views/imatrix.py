@@ -9,7 +9,7 @@ from weighbridge.base.words import plural
 from weighbridge.cli.render import SCREEN, Column, clean, echo, human_bytes, pairs, styled, table
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.quantize.imatrix_report import ImatrixReport, ModelFit
+    from weighbridge.conversion.quantize.imatrix_report import ImatrixReport
 
 _SHOWN: Final = 10  # names per kind of mismatch, unless --verbose
 _HEADS: Final = ("entry", "matrices", "columns", "seen", "unused", "sum", "most", "at", "least", "at", "zeros")
@@ -30,27 +30,9 @@ def show(report: ImatrixReport) -> None:
             *_value(line.most, line.most_at), *_value(line.least, line.least_at), f"{100 * line.zeros:.4g}%",
         ))  # fmt: skip
     table(columns, rows)
-    if report.fit is not None:
-        echo()
-        _fit(report.fit)
-
-
-def _summary(report: ImatrixReport) -> Iterator[tuple[str, object]]:
-    yield "format", f"importance matrix, {'older form (.dat)' if report.form == 'legacy' else 'GGUF'}"
-    yield "size", human_bytes(report.nbytes, exact=True)
-    yield "data sets", ", ".join(map(clean, report.datasets)) or None
-    size = f" of {plural(report.chunk_size, 'token')}" if report.chunk_size else ""
-    yield "read for it", plural(report.chunks, "chunk") + size if report.chunks else None
-    yield "entries", f"{len(report.entries):,} ({plural(report.values, 'value')})"
-    yield "unused", f"{plural(report.unused, 'expert')} not reached by the text" if report.unused else None
-    yield "numbers", f"mean squares of the inputs; seen: {report.unit}"
-
-
-def _value(value: float | None, at: Sequence[int] | None) -> tuple[str, str]:
-    return ("-", "-") if value is None or at is None else (f"{value:.4g}", f"{at[0]},{at[1]}")
-
-
-def _fit(fit: ModelFit) -> None:
+    if (fit := report.fit) is None:
+        return
+    echo()
     model = clean(fit.model)
     if fit.fits:
         echo(f"{styled('ok', 'ok')}: it fits {model}")
@@ -70,3 +52,18 @@ def _fit(fit: ModelFit) -> None:
                 echo(f"    {clean(name)}")
             if len(names) > len(shown):
                 echo(f"    ... {len(names) - len(shown):,} more (--verbose)", "dim")
+
+
+def _summary(report: ImatrixReport) -> Iterator[tuple[str, object]]:
+    yield "format", f"importance matrix, {'older form (.dat)' if report.form == 'legacy' else 'GGUF'}"
+    yield "size", human_bytes(report.nbytes, exact=True)
+    yield "data sets", ", ".join(map(clean, report.datasets)) or None
+    size = f" of {plural(report.chunk_size, 'token')}" if report.chunk_size else ""
+    yield "read for it", plural(report.chunks, "chunk") + size if report.chunks else None
+    yield "entries", f"{len(report.entries):,} ({plural(report.values, 'value')})"
+    yield "unused", f"{plural(report.unused, 'expert')} not reached by the text" if report.unused else None
+    yield "numbers", f"mean squares of the inputs; seen: {report.unit}"
+
+
+def _value(value: float | None, at: Sequence[int] | None) -> tuple[str, str]:
+    return ("-", "-") if value is None or at is None else (f"{value:.4g}", f"{at[0]},{at[1]}")

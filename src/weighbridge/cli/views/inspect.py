@@ -20,7 +20,6 @@ from weighbridge.cli.render import (
     warn,
 )
 from weighbridge.models.tensor_parallel.rank_set import RankStatus
-from weighbridge.reports.inspect.model_info import ModelInfo
 from weighbridge.reports.inspect.report import InspectReport
 from weighbridge.reports.inspect.schemes import SchemeSummary
 from weighbridge.reports.inspect.tree import build_tree, lines
@@ -94,7 +93,10 @@ def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
     declared = [f"{value:,} {name}" for name, value in sizes if value]
     yield "layers", ", ".join([f"{model.layers}", *declared]) if model.layers else None
     yield "context", f"{model.context_length:,}" if model.context_length else None
-    yield "tokenizer", _tokenizer(model)
+    if (tokenizer := model.tokenizer) is not None:
+        size = tokenizer.vocab_size or model.vocab_size
+        pre = f", pre-tokenizer {tokenizer.pre}" if tokenizer.pre else ""
+        yield "tokenizer", tokenizer.kind + (f", {plural(size, 'token')}" if size else "") + pre
     yield "chat template", plural(model.chat_template, "character") if model.chat_template else None
     alignment = f", each at a multiple of {plural(report.alignment, 'byte')}" if report.alignment > 1 else ""
     yield "tensors", f"{report.tensor_count:,}{alignment}"
@@ -110,14 +112,6 @@ def _ranks(ranks: RankStatus | None) -> str | None:
     missing = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
     more = f" and {len(ranks.missing) - _NAMED:,} more" if len(ranks.missing) > _NAMED else ""
     return f"{what} of one model, split for tensor parallelism{missing}{more}"
-
-
-def _tokenizer(model: ModelInfo) -> str | None:
-    if model.tokenizer is None:
-        return None
-    size = model.tokenizer.vocab_size or model.vocab_size
-    pre = f", pre-tokenizer {model.tokenizer.pre}" if model.tokenizer.pre else ""
-    return model.tokenizer.kind + (f", {plural(size, 'token')}" if size else "") + pre
 
 
 def tree(report: InspectReport, most: int | None = None) -> None:

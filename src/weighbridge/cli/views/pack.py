@@ -17,7 +17,16 @@ def write_packed(plan: PackPlan, options: DryRunOptions) -> int:
     """Prints the plan, or runs it and prints how small each file became."""
     with plan:
         if options.dry_run:
-            _print_plan(plan, options)
+            data = plan.describe()
+            if options.json:
+                emit_json(data)
+                return 0
+            table(
+                ["file", *(Column(head, right=True) for head in ("size", "records", "deltas"))],
+                [(f["name"], human_bytes(f["bytes"]), f["records"] or "copied", f["deltas"] or None)
+                 for f in data["files"]],
+            )  # fmt: skip
+            print_notes(data["notes"])
             return 0
         with Progress(computing=True) as progress:
             report = plan.run(progress)
@@ -34,14 +43,3 @@ def write_packed(plan: PackPlan, options: DryRunOptions) -> int:
     count = plural(len(packed), "file")
     echo(clean(f"{report.target}: {count} packed, {size} in {now} ({report.ratio:.3f}), {human_time(report.seconds)}"))
     return 0
-
-
-def _print_plan(plan: PackPlan, options: DryRunOptions) -> None:
-    data = plan.describe()
-    if options.json:
-        emit_json(data)
-        return
-    heads = [Column(head, right=True) for head in ("size", "records", "deltas")]
-    rows = [(f["name"], human_bytes(f["bytes"]), f["records"] or "copied", f["deltas"] or None) for f in data["files"]]
-    table(["file", *heads], rows)
-    print_notes(data["notes"])

@@ -94,8 +94,8 @@ class ZeroWeight(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelStates:
-    """The content of a file of model states. `shapes`: of the weights, by group of the optimizer. `module`: the tensors
-    as they are trained, in 16 bits; none in stage 3."""
+    """The content of a file of model states. `shapes`: of the weights, by group of the optimizer. `module`: the
+    tensors used in training, in 16 bits; none in stage 3."""
 
     path: str
     shapes: tuple[Mapping[str, Shape], ...]
@@ -160,25 +160,20 @@ def optimizer_states(index: Index, value: Any) -> OptimizerStates:
     parts = state.get(_PARTS[stage])
     listed = parts if isinstance(parts, list | tuple) else [parts]
     entries = [index.by_name.get(leaf.name) if isinstance(leaf, TensorLeaf) else None for leaf in listed]
-    found = tuple(entry for entry in entries if entry is not None)
-    if len(found) < len(entries):
+    stored = tuple(entry for entry in entries if entry is not None)
+    if len(stored) < len(entries):
         raise FormatError("the process's parts of the weights are missing", path=path, field=_PARTS[stage])
-    for entry in found:
+    for entry in stored:
         if len(entry.shape) != 1 or entry.strides is not None or not entry.dtype.plain:
             raise FormatError("a part of the weights isn't a plain vector", path=path, field=entry.name,
                               found=str(entry.spec))  # fmt: skip
-    return OptimizerStates(
-        path, stage, ranks, found, _gaps(state.get("param_alignment_paddings"), path), _step(index, state)
-    )
-
-
-def _gaps(value: Any, path: str) -> tuple[tuple[int, ...], ...] | None:
-    if value is None:
-        return None
-    good = isinstance(value, list | tuple) and all(isinstance(group, list | tuple) for group in value)
-    if not good or not all(type(n) is int and 0 <= n < _MOST for group in value for n in group):
-        raise FormatError("not the padding after each weight", path=path, field="param_alignment_paddings")
-    return tuple(tuple(group) for group in value)
+    gaps = state.get("param_alignment_paddings")
+    if gaps is not None:
+        nested = isinstance(gaps, list | tuple) and all(isinstance(group, list | tuple) for group in gaps)
+        if not nested or not all(type(n) is int and 0 <= n < _MOST for group in gaps for n in group):
+            raise FormatError("not the padding after each weight", path=path, field="param_alignment_paddings")
+        gaps = tuple(map(tuple, gaps))
+    return OptimizerStates(path, stage, ranks, stored, gaps, _step(index, state))
 
 
 def _step(index: Index, state: Mapping[Any, Any]) -> int | None:
@@ -362,15 +357,15 @@ def _gaps_of(state: OptimizerStates, group: int, count: int) -> Sequence[int]:
     return state.gaps[group]
 
 
-def _disagree(path: str, name: str, expected: int, found: int) -> None:
+def _disagree(path: str, name: str, expected: int, actual: int) -> None:
     raise FormatError(
         "the sizes of the weights and of the processes' parts disagree", path=path, field=name, expected=expected,
-        found=found, hint=f"files of two steps or runs in one folder: {AGAIN}",
+        found=actual, hint=f"files of two steps or runs in one folder: {AGAIN}",
     )  # fmt: skip
 
 
 class _Parts:
-    """Vectors one after the other, of which ranges are taken in rising order."""
+    """Vectors one after the other; ranges are taken in rising order."""
 
     def __init__(self, parts: Sequence[tuple[int, Entry]]) -> None:
         self.parts = parts

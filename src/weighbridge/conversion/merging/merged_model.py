@@ -41,7 +41,7 @@ from weighbridge.models.transform.vocabulary import with_vocabulary_size
 from weighbridge.tensors.nodes import LogicalTensor, as_node, is_plain, provisional
 from weighbridge.tensors.nodes.merged import merged
 
-# config.json: keys that say nothing about how weights are used.
+# config.json: keys that don't affect how weights are used.
 _UNIMPORTANT: Final = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"})
 
 
@@ -99,12 +99,9 @@ class _Merge:
 
     @cached_property
     def row(self) -> MethodRow:
-        row = method_of(self.recipe.method)
-        self._check(row)
-        return row
-
-    def _check(self, row: MethodRow) -> None:
-        recipe = self.recipe
+        """The recipe's method. Raises UsageError for a recipe without its base, with unknown parameters, or with
+        too few or too many models."""
+        recipe, row = self.recipe, method_of(self.recipe.method)
         if row.base in ("needed", "end") and recipe.base is None:
             purpose = "t = 0" if row.base == "end" else "differences"
             raise UsageError(f"{recipe.method} needs a base model ({purpose})", hint="base_model, or --merge-base")
@@ -122,6 +119,7 @@ class _Merge:
                 expected = f"{least}" if least == most else f"at least {least}" if most > count else f"at most {most}"
                 without = " besides the base" if row.base != "no" and recipe.base else ""
                 raise UsageError(f"{recipe.method} merges {expected} models{without}, not {count}")
+        return row
 
     def _has_base(self) -> bool:
         return self.recipe.base is not None and self.row.base != "no"
@@ -254,8 +252,6 @@ class _Merge:
             raise UsageError(f"{name} is {value}")
         return value
 
-    # ------------------------------------------------------------------------------------------ checks
-
     # ------------------------------------------------------------------------------------------ vocabulary
 
     @cached_property
@@ -294,19 +290,18 @@ class _Merge:
     def _with_vocabulary(self, model: OpenModel, vocabulary: MergedVocabulary) -> OpenModel:
         first, rule = self.recipe.models[0], vocabulary.rule
         owner = first if rule.source in (BASE, UNION) else rule.source
-        before = self._vocabularies[owner]
+        before = ids_of(self._vocabularies[owner])
         rows = {self.template.tensors[name].spec.shape[0] for name in self.template.embeddings}
-        added = {token: row for token, row in vocabulary.ids.items() if token not in ids_of(before)}
+        added = {token: row for token, row in vocabulary.ids.items() if token not in before}
         if owner == first and not added and rows == {vocabulary.rows}:
             return model
         self._check_folder(model, "another tokenizer")
-        other = self.views[owner].model
+        donor = self.views[owner].model
         if owner != first:
-            self._check_folder(other, "a tokenizer for a folder")
-            model = replace(model, place=replace(model.place, folder=other.place.folder))
-        model = replace(
-            model, texts={**model.texts, **with_vocabulary_size(self.template.model, vocabulary.rows, other)}
-        )
+            self._check_folder(donor, "a tokenizer for a folder")
+            model = replace(model, place=replace(model.place, folder=donor.place.folder))
+        config = with_vocabulary_size(self.template.model, vocabulary.rows, donor)
+        model = replace(model, texts={**model.texts, **config})
         if added:
             donors = [(self.views[name].model, vocab) for name, vocab in self._vocabularies.items()]
             model = replace(model, texts={**model.texts, **with_tokens(model, added, donors)})
@@ -321,7 +316,7 @@ class _Merge:
             )
 
     def notes(self) -> Iterator[str]:
-        """What the result is made of, and what the models don't have in common."""
+        """Yields the models that the result is made of, and their differences."""
         yield f"merged by {self.recipe.method}: {', '.join(self.recipe.models)}"
         if self.row.note:
             yield self.row.note

@@ -72,8 +72,8 @@ def _slerp(values: TensorValues) -> MergeMethod:
 def _nuslerp(values: TensorValues) -> MergeMethod:
     first, second = values.each("weight")
     t = 0.5 if abs(first + second) < 1e-6 else second / (first + second)
-    one: Literal["rows", "columns"] = "columns" if values.settings["nuslerp_row_wise"] else "rows"
-    over: Any = "tensor" if values.settings["nuslerp_flatten"] else one
+    axis: Literal["rows", "columns"] = "columns" if values.settings["nuslerp_row_wise"] else "rows"
+    over: Any = "tensor" if values.settings["nuslerp_flatten"] else axis
     return Combination("nuslerp", (1 - t, t), over, values.base)
 
 

@@ -47,7 +47,7 @@ def plan_mixture(
     states: PromptStates,
 ) -> Plan:
     """Plans a mixture. `target_options`: by name; without a type among them, that of the recipe, else the base's.
-    `states`: computes what the base makes of prompts, for `gate_mode: hidden`."""
+    `states`: computes the base's hidden states for prompts, for `gate_mode: hidden`."""
     with ExitStack() as stack:
         models = {name: stack.enter_context(open_recipe_model(name, source)) for name in recipe.models}
         model = mix_models(recipe, models, seed, states)
@@ -87,9 +87,13 @@ class _Mixture:
         target, base = self.target, self.base.model
         nodes: dict[str, Node] = {}
         for name, tensor in self.base.tensors.items():
-            if _FEED_FORWARD not in name:
-                nodes[name] = self._stored(tensor, self._dtype(name))
-                nodes |= self._zero_biases(name)
+            if _FEED_FORWARD in name:
+                continue
+            nodes[name] = self._stored(tensor, self._dtype(name))
+            bias = name.removesuffix("weight") + "bias"
+            biased = target.biases and name.endswith(tuple(f".{part}.weight" for part in _BIASED))
+            if biased and bias not in self.base.tensors:  # the architecture has it
+                nodes[bias] = zeros((tensor.spec.shape[0],), self._dtype(name))
         for layer in range(self.layers):
             nodes |= self._experts(layer)
         nodes |= self._routers
@@ -140,12 +144,9 @@ class _Mixture:
             return "has a gate for its shared expert, which needs positive_prompts"
         if shared and not target.shared_router and (shared[0].positive or shared[0].negative):
             return "has no gate for its shared expert, so that has no prompts"
-        biased = [name for name in self.base.tensors if name.endswith(".bias")]
-        allowed = [
-            name for name in biased if target.biases and name.endswith(tuple(f".{part}.bias" for part in _BIASED))
-        ]
-        if len(biased) > len(allowed):
-            return f"has no bias such as {min(set(biased) - set(allowed))}"
+        allowed = tuple(f".{part}.bias" for part in _BIASED) if target.biases else ()
+        if biased := [name for name in self.base.tensors if name.endswith(".bias") and not name.endswith(allowed)]:
+            return f"has no bias such as {min(biased)}"
         return None
 
     def _check_base(self) -> None:
@@ -176,14 +177,6 @@ class _Mixture:
         if is_plain(tensor) and tensor.spec.dtype is dtype:
             return tensor
         return provisional(cast(tensor, F32), dtype)
-
-    def _zero_biases(self, name: str) -> Iterator[tuple[str, Node]]:
-        """The biases that the architecture has and the base doesn't."""
-        bias = name.removesuffix("weight") + "bias"
-        biased = self.target.biases and name.endswith(tuple(f".{part}.weight" for part in _BIASED))
-        if biased and bias not in self.base.tensors:
-            rows = self.base.tensors[name].spec.shape[0]
-            yield bias, zeros((rows,), self._dtype(name))
 
     def _experts(self, layer: int) -> Iterator[tuple[str, Node]]:
         target = self.target

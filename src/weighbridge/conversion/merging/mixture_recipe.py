@@ -1,4 +1,4 @@
-"""A recipe of a mixture of experts: mergekit-moe's YAML as it is (arcee-ai/mergekit 0.1.5, moe/config.py)."""
+"""A recipe of a mixture of experts: mergekit-moe's YAML, unchanged (arcee-ai/mergekit 0.1.5, moe/config.py)."""
 
 from __future__ import annotations
 
@@ -135,11 +135,8 @@ def _check(recipe: MixtureRecipe, location: str) -> None:
     if recipe.architecture and not any(target.named(recipe.architecture) for target in targets()):
         names = ", ".join(target.name for target in targets())
         raise UsageError(f"{location}: architecture {recipe.architecture!r} is unknown", hint=names)
-    if GATE_MODES[recipe.gate_mode]:
-        _check_prompts(recipe, location)
-
-
-def _check_prompts(recipe: MixtureRecipe, location: str) -> None:
+    if not GATE_MODES[recipe.gate_mode]:
+        return
     for number, expert in enumerate(recipe.experts):
         if not expert.positive:
             raise UsageError(

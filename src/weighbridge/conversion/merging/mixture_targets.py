@@ -1,4 +1,4 @@
-"""The architectures that a mixture of dense models can have (mixtures.toml): of which models, names, settings."""
+"""The architectures that a mixture of dense models can have (mixtures.toml): their models, names and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe of a merge: mergekit's YAML as it is (arcee-ai/mergekit, docs), as plain data with places for messages."""
+"""A recipe of a merge: mergekit's YAML, unchanged (arcee-ai/mergekit, docs), as plain data with places for messages."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def _without_modules(top: Mapping[str, Any], location: str) -> dict[str, Any]:
     """Returns a recipe of the module of a language model with its models, or slices, and parameters at the top. A
     module's parameters come before those of the top. Raises UsageError for other modules."""
     modules = _mapping(top["modules"], f"{location}: modules")
-    if others := modules.keys() - {_MODULE}:
+    if extra := modules.keys() - {_MODULE}:
         raise UsageError(
-            f"{location}: modules: {min(others)!r} isn't supported: a model with several modules isn't merged in parts",
+            f"{location}: modules: {min(extra)!r} isn't supported: a model with several modules isn't merged in parts",
             hint=f"{_MODULE!r}, the module of a language model; or save the language model alone, and merge that",
         )
     if "models" in top or "slices" in top:
@@ -182,7 +182,7 @@ def _slice(row: Any, location: str, path: Path | None) -> MergeSlice:
     if unknown := row.keys() - {"sources", "parameters"}:
         raise UsageError(f"{location}: {sorted(unknown)[0]!r} isn't supported", hint="sources and parameters")
     rows = enumerate(_list(row.get("sources"), f"{location}: sources"))
-    sources = tuple(_source(one, f"{location}: sources[{n}]", path, layers=True) for n, one in rows)
+    sources = tuple(_source(item, f"{location}: sources[{n}]", path, layers=True) for n, item in rows)
     if len({len(source.layers or ()) for source in sources}) > 1:
         raise UsageError(f"{location}: its sources have different numbers of layers")
     return MergeSlice(sources, _mapping(row.get("parameters") or {}, f"{location}: parameters"))

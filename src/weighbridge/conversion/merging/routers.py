@@ -68,7 +68,7 @@ def prompt_ids(model: OpenModel, prompts: Sequence[str]) -> list[Ids]:
 
 
 def alike(rows: F32Array) -> list[int]:
-    """The layers whose routers can hardly tell two experts apart."""
+    """The layers whose routers hardly distinguish two experts."""
     return [layer for layer, matrix in enumerate(rows) if not np.linalg.cond(matrix) <= _ALIKE]
 
 
@@ -86,8 +86,8 @@ def _embedded(view: FolderView, prompts: Sequence[Ids]) -> F32Array | None:
 
 
 def _combined(means: Sequence[F32Array | None], experts: int) -> F32Array:
-    """The directions of experts, [layers, experts, width], from what their positive and then their negative prompts
-    say."""
+    """The directions of experts, [layers, experts, width], from the means of their positive prompts, then of
+    their negative ones."""
     rows = []
     for positive, negative in zip(means[:experts], means[experts:], strict=True):
         assert positive is not None  # a recipe without prompts is refused

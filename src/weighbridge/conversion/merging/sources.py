@@ -34,7 +34,7 @@ MergeInput = PathLike | Sequence[PathLike] | Mapping[str, Any]
 
 #: Suffixes of recipes.
 RECIPES: Final = (".yaml", ".yml")
-_OF_MODELS: Final = tuple(one.name for one in fields(MergeOptions))
+_OF_MODELS: Final = tuple(field.name for field in fields(MergeOptions))
 
 
 class WithAdapters(NamedTuple):
@@ -147,5 +147,5 @@ def _assignment(text: str) -> tuple[str, Any]:
     try:
         return name, booleans[value] if value in booleans else float(value)
     except ValueError:
-        known = "NAME=VALUE, such as lambda=0.8 or normalize=false"
-        raise UsageError(f"--parameter {text!r} isn't a parameter and its value", hint=known) from None
+        form = "NAME=VALUE, such as lambda=0.8 or normalize=false"
+        raise UsageError(f"--parameter {text!r} isn't a parameter and its value", hint=form) from None

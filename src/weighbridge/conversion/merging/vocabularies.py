@@ -97,7 +97,7 @@ class MergedVocabulary:
 
     @cached_property
     def unchanged(self) -> bool:
-        """Whether all models have the same tokens, so that rows meet as they are."""
+        """Whether all models have the same tokens, so that rows match without a mapping."""
         return not self.rule.tokens and all(ids == self.ids for ids in self.models.values())
 
     def notes(self) -> Iterator[str]:
@@ -143,31 +143,31 @@ class _Embeddings:
                 self._defaults[token] = place
         self._add_means()
 
-    def _own(self, model: str, token: str) -> int | None:
+    def _row_of(self, model: str, token: str) -> int | None:
         row = self.vocabulary.models[model].get(token)
         return row if row is not None and row < self.tensors[model].spec.shape[0] else None
 
     def _default(self, token: str) -> _Place | None:
         """The row for models that lack a token; None if all have it. The mean over several is added later."""
         if (source := self.vocabulary.rule.tokens.get(token)) is not None:
-            return self._given(token, source)
-        present = [model for model in self.tensors if self._own(model, token) is not None]
+            return self._row_by_rule(token, source)
+        present = [model for model in self.tensors if self._row_of(model, token) is not None]
         if len(present) == len(self.tensors):
             return None
         if not present:
             return _Place(None, 0)
         if len(present) == 1 or self.vocabulary.base in present:
             model = present[0] if len(present) == 1 else str(self.vocabulary.base)
-            return _Place(model, self._own(model, token) or 0)
+            return _Place(model, self._row_of(model, token) or 0)
         return _Place(None, -1)
 
-    def _given(self, token: str, source: TokenSource) -> _Place:
+    def _row_by_rule(self, token: str, source: TokenSource) -> _Place:
         if source.model is None:
             return _Place(None, 0)
         if source.model not in self.tensors:
             raise UsageError(f"the token {token!r} is from {source.model}, which isn't among the merged models")
         donor = token if source.token is None else source.token
-        row = donor if isinstance(donor, int) else self._own(source.model, donor)
+        row = donor if isinstance(donor, int) else self._row_of(source.model, donor)
         if row is None or not 0 <= row < self.tensors[source.model].spec.shape[0]:
             raise UsageError(f"{source.model} has no token {donor!r}, which {token!r} is to come from")
         return _Place(source.model, row)
@@ -176,9 +176,9 @@ class _Embeddings:
         """Adds the means of tokens that several models have, one run of rows for each set of models."""
         groups: dict[tuple[str, ...], list[str]] = {}
         for token in (token for token, place in self._defaults.items() if place == _Place(None, -1)):
-            groups.setdefault(tuple(m for m in self.tensors if self._own(m, token) is not None), []).append(token)
+            groups.setdefault(tuple(m for m in self.tensors if self._row_of(m, token) is not None), []).append(token)
         for models, tokens in groups.items():
-            rows = [_rows(self.tensors[m], [self._own(m, t) or 0 for t in tokens]) for m in models]
+            rows = [_rows(self.tensors[m], [self._row_of(m, t) or 0 for t in tokens]) for m in models]
             self.computed.append(merged(rows, Combination("linear", (1 / len(models),) * len(models))))
             for token in tokens:
                 self._defaults[token] = _Place(None, self.computed_rows)
@@ -196,7 +196,7 @@ class _Embeddings:
         for model in self.tensors:
             order = np.full(max(vocabulary.ids.values(), default=-1) + 1, computed, np.int64)  # zeros for unused ids
             for token, row in vocabulary.ids.items():
-                present, default = self._own(model, token), self._defaults.get(token)
+                present, default = self._row_of(model, token), self._defaults.get(token)
                 source = vocabulary.rule.tokens.get(token)
                 if present is not None and not (source is not None and source.force):
                     order[row] = starts[model] + present
@@ -240,13 +240,13 @@ def merged_vocabulary(
 def new_tokens(vocabularies: Mapping[str, Vocab], first: str) -> list[str]:
     """Tokens that a union adds to those of `first`: ordinary ones of the other models, in their order, then added
     ones."""
-    known = set(ids_of(vocabularies[first]))
+    present = set(ids_of(vocabularies[first]))
     ordinary: dict[str, None] = {}
     added: dict[str, None] = {}
     for name, vocab in vocabularies.items():
         types = vocab.types or (TokenType.NORMAL,) * len(vocab)
         for token, row in ids_of(vocab).items():
-            if name != first and token not in known:
+            if name != first and token not in present:
                 group = added if types[row] in (TokenType.CONTROL, TokenType.USER_DEFINED) else ordinary
                 group[token] = None
     return [*(token for token in ordinary if token not in added), *added]

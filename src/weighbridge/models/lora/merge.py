@@ -200,7 +200,7 @@ def _tied(role: str) -> UsageError:
 
 
 class _Change(NamedTuple):
-    """What an adapter does to one tensor: a pair with its scale, or a tensor in its place. `is_base`: a copy of the
+    """A change of one tensor: a pair with its scale, or a tensor in its place. `is_base`: a copy of the
     base's own tensor, which PEFT stores next to the pair of an embedding."""
 
     weight: float

@@ -117,7 +117,7 @@ def with_whole_stacks(family: Family, dialect: str, sizes: Sizes, roles: Roles) 
 
 
 def _padded(pair: LoraPair | None, rank: int, shape: tuple[int, ...]) -> LoraPair:
-    """A pair of a higher rank with the same change, which is scaled by alpha/rank; None is no change."""
+    """A pair of a higher rank with the same change, which is scaled by alpha/rank; zeros for None."""
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import cast, concat, scaled, zeros
 

@@ -94,7 +94,7 @@ class PictureChange(NamedTuple):
 class PicturePart(NamedTuple):
     """The denoiser or a text encoder of a model."""
 
-    found: DiffusionModel
+    network: DiffusionModel
     encoder: int | None
 
 
@@ -109,20 +109,27 @@ def merged(
     """Returns the changed tensors under the model's stored names, and notes.
 
     Raises UsageError if the LoRA changes modules or shapes that the model doesn't have, and UnsupportedError for
-    changes of another kind.
+    changes that aren't a LoRA's.
     """
-    parts = list(_parts(model))
+    parts: list[PicturePart] = []
+    if model.diffusion is not None and model.diffusion.denoises:
+        parts.append(PicturePart(model.diffusion, None))
+    shapes = {name: node.spec.shape for name, node in model.logical.items()}
+    texts = (match for match in diffusion.matches(shapes) if match.row.part == _TEXT)
+    for index, match in enumerate(texts):
+        encoder_model = DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
+        parts.append(PicturePart(encoder_model, index))
     out: dict[str, LogicalTensor] = {}
     absent: dict[int, int] = {}
     for encoder in dict.fromkeys(change.prefix.encoder for change in changes):
-        own = [change for change in changes if change.prefix.encoder == encoder]
+        selected = [change for change in changes if change.prefix.encoder == encoder]
         part = next((part for part in parts if part.encoder == encoder), None)
         if part is None and encoder is not None:
-            absent[encoder] = len(own)
+            absent[encoder] = len(selected)
         elif part is None:
             raise UsageError(f"the LoRA changes a denoiser, which {model.place.path} doesn't contain")
         else:
-            out |= _merged_part(model, part, own, rounding)
+            out |= _merged_part(model, part, selected, rounding)
     if not out:
         raise UsageError(f"the LoRA changes only text encoders, which {model.place.path} doesn't contain")
     notes = tuple(
@@ -137,16 +144,16 @@ def merged(
 
 def read(source: OpenModel) -> Iterator[PictureChange]:
     """Yields the changes of a LoRA file. Raises FormatError for a module without one of its matrices or with ranks that
-    differ, and UnsupportedError for changes of another kind."""
+    differ, and UnsupportedError for changes that aren't a LoRA's."""
     path = str(source.place.path)
     halves: dict[str, dict[str, str]] = {}
     for name in source.index.by_name:
-        found = _split(name)
-        if found is None or _prefix(found[0]) is None:
+        module_and_part = _split(name)
+        if module_and_part is None or _prefix(module_and_part[0]) is None:
             kind = next((kind for part, kind in OTHERS.items() if part in name), "unknown")
             reason = f"{path}: {name} is no part of a LoRA's pair ({kind})"
             raise UnsupportedError(reason, hint="merge it with the tool that it was trained with")
-        halves.setdefault(found[0], {})[found[1]] = name
+        halves.setdefault(module_and_part[0], {})[module_and_part[1]] = name
     settings = _settings(source)
     for module, names in halves.items():
         if missing := [part for part in ("down", "up") if part not in names]:
@@ -211,41 +218,30 @@ def _alpha(source: OpenModel, name: str | None, default: Any) -> float | None:
 # ------------------------------------------------------------------------------------------------ merging
 
 
-def _parts(model: OpenModel) -> Iterator[PicturePart]:
-    """The denoiser and the text encoders that the model's tensors belong to."""
-    if model.diffusion is not None and model.diffusion.denoises:
-        yield PicturePart(model.diffusion, None)
-    shapes = {name: node.spec.shape for name, node in model.logical.items()}
-    texts = [match for match in diffusion.matches(shapes) if match.row.part == _TEXT]
-    for encoder, match in enumerate(texts):
-        known = DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
-        yield PicturePart(known, encoder)
-
-
 def _merged_part(
     model: OpenModel, part: PicturePart, changes: list[PictureChange], rounding: Rounding
 ) -> dict[str, LogicalTensor]:
     """The changed tensors of a part under their stored names."""
-    found = part.found
-    dialects = [found.dialect, *({ORIGINAL, DIFFUSERS} - {found.dialect} if found.names else ())]
-    views = {dialect: named_tensors(model, found, dialect) for dialect in dialects}
+    network = part.network
+    dialects = [network.dialect, *({ORIGINAL, DIFFUSERS} - {network.dialect} if network.names else ())]
+    views = {dialect: named_tensors(model, network, dialect) for dialect in dialects}
     targets = {dialect: _targets(view, changes) for dialect, view in views.items()}
     dialect = max(dialects, key=lambda d: len(targets[d]))
     view, target = views[dialect], targets[dialect]
     if unmatched := [change.module for change in changes if change not in target.values()]:
         more = f" and {len(unmatched) - _SHOWN:,} more" if len(unmatched) > _SHOWN else ""
         raise UsageError(
-            f"the LoRA changes {plural(len(unmatched), 'module')} that {found.title} doesn't have: "
+            f"the LoRA changes {plural(len(unmatched), 'module')} that {network.title} doesn't have: "
             f"{', '.join(unmatched[:_SHOWN])}{more}",
             hint="name the model that the LoRA was trained on",
         )
     changed = {name: _changed(name, view.tensors[name], change, rounding) for name, change in target.items()}
-    if dialect == found.dialect:
+    if dialect == network.dialect:
         return {view.sources[name][0]: node for name, node in changed.items()}
-    assert found.names is not None  # else there is one dialect
-    back = (to_original if dialect == DIFFUSERS else to_diffusers)(found.names, {**view.tensors, **changed})
+    assert network.names is not None  # else there is one dialect
+    back = (to_original if dialect == DIFFUSERS else to_diffusers)(network.names, {**view.tensors, **changed})
     affected = {name for name, sources in back.sources.items() if changed.keys() & set(sources)}
-    return {found.prefix + name: back.tensors[name] for name in affected}
+    return {network.prefix + name: back.tensors[name] for name in affected}
 
 
 def _targets(view: NamedTensors, changes: list[PictureChange]) -> dict[str, PictureChange]:

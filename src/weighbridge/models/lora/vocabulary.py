@@ -62,7 +62,7 @@ def resized(model: OpenModel, adapters: Sequence[ReadAdapter]) -> OpenModel:
         return model
     read, nodes = adapters[changing[0]], stored[changing[0]]
     rows = {node.spec.shape[0] for node in nodes.values()}
-    _check(model, read, rows, [adapters[n] for n, others in enumerate(stored) if others])
+    _check(model, read, rows, [adapters[n] for n, embedded in enumerate(stored) if embedded])
     (count,) = rows
     result = {name: _with_rows(name, model.logical[name], nodes.get(name), count, read) for name in names}
     source = read.source
@@ -102,9 +102,9 @@ def _stored(model: OpenModel, names: Sequence[str], adapter: LoraAdapter) -> Map
     listed = {**adapter.base_weights, **adapter.whole}
     places = family.expansion("hf", sizes, family.prefix_of("hf", listed, sizes)).places
     of_role = {places[name].roles[0]: node for name, node in listed.items() if name in places}
-    own = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
-    found = {name: of_role[role] for name in names if (role := own[name].roles[0]) in of_role}
-    return {n: node for n, node in found.items() if node.spec.shape[1:] == model.logical[n].spec.shape[1:]}
+    slots = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
+    embedded = {name: of_role[role] for name in names if (role := slots[name].roles[0]) in of_role}
+    return {n: node for n, node in embedded.items() if node.spec.shape[1:] == model.logical[n].spec.shape[1:]}
 
 
 def _check(model: OpenModel, read: ReadAdapter, rows: set[int], storing: Sequence[ReadAdapter]) -> None:

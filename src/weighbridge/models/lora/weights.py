@@ -1,4 +1,4 @@
-"""Adapters with weights, as they are named: ADAPTER or ADAPTER:WEIGHT."""
+"""Adapters with weights, written as ADAPTER or ADAPTER:WEIGHT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers of two models are versions of each other, and what the order of the matches means: layers removed,
+"""Which layers of two models are versions of each other, and the meaning of the order of the matches: layers removed,
 repeated, or shared with a third model."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LayerMap:
 
     @property
     def identical(self) -> bool:
-        """Whether both have the same layers in the same order, as far as they were read."""
+        """Whether both have the same layers in the same order, among those that were read."""
         return bool(self.to_a) and self.a == self.b and all(self.to_a.get(n) == n for n in self.b)
 
     @cached_property

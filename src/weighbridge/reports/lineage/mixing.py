@@ -40,11 +40,9 @@ class _Fit(NamedTuple):
 
 
 def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Made]:
-    """Yields the models that are weighted sums of others. Those of few models come first, and aren't sources of others:
-    their sources are, with less rounding."""
-    fits = {
-        name: result for name, target in samplers.items() if (result := list(possible_sums(target, samplers, pairs)))
-    }
+    """Yields the models that are weighted sums. Those with few sources come first, and are no longer sources: their
+    sources are, with less rounding."""
+    fits = {name: list(possible_sums(target, samplers, pairs)) for name, target in samplers.items()}
     merged: set[str] = set()
     sums: dict[str, _Fit] = {}
     while True:
@@ -80,7 +78,7 @@ def near_relatives(model: Sampler, samplers: Mapping[str, Sampler], pairs: Seque
 
 
 def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[_Fit]:
-    """Yields the sets of models of which another may be the weighted sum."""
+    """Yields the sets of models whose weighted sum a model may be."""
     from weighbridge.tensors.likeness import mixture, products
 
     peers = near_relatives(model, samplers, pairs)
@@ -97,7 +95,7 @@ def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequen
     for count in range(2, thresholds.MIX_SIZE + 1):
         for subset in combinations(range(len(names)), count):
             if count == 2 and low_rank & {names[i] for i in subset}:
-                continue  # two multiples of one LoRA lie on a line with their base, too
+                continue  # two multiples of one LoRA are on a line with their base, too
             result = mixture(gram, len(names), subset)
             limit = thresholds.MIX_NOISE * noise[model.name]
             if result is None or result.residual > min(limit, thresholds.MIX_REST * result.nearest):
@@ -167,15 +165,15 @@ def common_places(models: Sequence[Sampler]) -> list[Place]:
     first = models[0]
     layers = spread(first.layers, thresholds.LAYERS)
     places = [place for place in first.matrices if place[0] in layers]
-    places = [place for place in places if all(_usable(model, place, first) for model in models)]
+    for model in models:
+        nodes = [(place, model.matrices.get(place)) for place in places]
+        places = [
+            place for place, node in nodes
+            if node is not None and node.spec.shape == first.matrices[place].spec.shape and not is_lossy(type_of(node))
+        ]  # fmt: skip
     for model in models:
         model.read((place, thresholds.MATRIX_ELEMENTS) for place in places)
     return [p for p in places if all(model.rows(p, thresholds.MATRIX_ELEMENTS) is not None for model in models)]
-
-
-def _usable(model: Sampler, place: Place, first: Sampler) -> bool:
-    node = model.matrices.get(place)
-    return node is not None and node.spec.shape == first.matrices[place].spec.shape and not is_lossy(type_of(node))
 
 
 def _vector(model: Sampler, places: Sequence[Place]) -> F64:
@@ -197,8 +195,8 @@ def sampled(model: Sampler, place: Place) -> F64:
 
 
 class _Run(NamedTuple):
-    """Consecutive layers of a model that are consecutive layers of others. `candidates`: the first of those layers in
-    each model that has all of them."""
+    """Consecutive layers of a model that other models have as consecutive layers. `candidates`: the first of those
+    layers in each model that has all of them."""
 
     start: int
     length: int
@@ -262,15 +260,10 @@ def layer_runs(origins: Sequence[Mapping[str, int]]) -> Iterator[_Run]:
     """Yields runs of consecutive layers of one model, each as long as possible."""
     at = 0
     while at < len(origins):
-        lengths = {name: _length(origins, at, name) for name in origins[at]}
+        lengths = dict.fromkeys(origins[at], 1)
+        for name, first in origins[at].items():
+            while at + lengths[name] < len(origins) and origins[at + lengths[name]].get(name) == first + lengths[name]:
+                lengths[name] += 1
         longest = max(lengths.values())
         yield _Run(at, longest, {n: origins[at][n] for n, length in lengths.items() if length == longest})
         at += longest
-
-
-def _length(origins: Sequence[Mapping[str, int]], at: int, name: str) -> int:
-    """Returns the number of layers from `at` on that follow each other in a model."""
-    first, count = origins[at][name], 1
-    while at + count < len(origins) and origins[at + count].get(name) == first + count:
-        count += 1
-    return count

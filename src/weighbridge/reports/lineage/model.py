@@ -26,7 +26,7 @@ class LineageSource:
 @dataclass(frozen=True, slots=True)
 class LineageModel:
     """A compared model. `type`: of most matrices. `parents`: the nearest ancestors among the compared models; empty if
-    they are unknown. `evidence`: where the parents come from: `weights`, or the metadata that names them. `same_as`: an
+    they are unknown. `evidence`: the source of the parents: `weights`, or the metadata that names them. `same_as`: an
     earlier model with equal samples. `claims`: the base models that its metadata names."""
 
     name: str
@@ -44,7 +44,7 @@ class LineageModel:
 @dataclass(frozen=True, slots=True)
 class LineagePair:
     """How two models are related. `parent`: the name of that which the other was made from, None if unknown. `exact`:
-    whether the values follow exactly, apart from rounding. `distance`: the norm of the difference over that of a's
+    whether the values follow exactly, except for rounding. `distance`: the norm of the difference over that of a's
     weights. `rank` and `targets`: of a merged LoRA; `targets` are otherwise the roles that changed."""
 
     a: str

@@ -49,7 +49,7 @@ def _of_other_shapes(a: Sampler, b: Sampler, pair: LineagePair) -> LineagePair:
 
 
 def relate_widths(a: Sampler, b: Sampler, values: SampledValues, pair: LineagePair) -> LineagePair:
-    """Models some of whose matrices have another shape."""
+    """Models with some matrices of different shapes."""
     cut = _of_other_shapes(a, b, pair)
     if cut.relation == "pruned" and values.state == "equal" and not values.extras:
         return cut
@@ -81,7 +81,7 @@ def columns_kept(a: Sampler, b: Sampler) -> tuple[str, str, int, int] | None:
 
 
 def relate_apart(a: Sampler, b: Sampler, layers: LayerMap, pair: LineagePair) -> LineagePair:
-    """Models of one shape, no layer of which is a version of another."""
+    """Models of one shape without matching layers."""
     if permuted := _permuted(a, b, [place for place in a.matrices if place[0] == a.layers[0]]):
         return replace(pair, relation="permuted", detail=_ORDER + _short(permuted))
     cosines = [value for value in layers.cosines.values() if value > -1]
@@ -164,7 +164,7 @@ def any_lossy(a: Sampler, b: Sampler, values: SampledValues) -> bool:
 
 
 def rank_of_pair(a: Sampler, b: Sampler, values: SampledValues) -> int | None:
-    """Returns the rank of the change, examined where it is cheapest in attention and in the rest of a layer; None if it
+    """Returns the rank of the change, from the cheapest matrix of attention and of the rest of a layer; None if it
     isn't low in both."""
     cheapest: dict[str, tuple[int, Place]] = {}
     for row in values.changed:
@@ -194,7 +194,7 @@ def rank_of_matrix(a: Sampler, b: Sampler, place: Place) -> int | None:
 
 
 def rank_of_change(x: Rows, y: Rows, types: Sequence[str]) -> int | None:
-    """Returns the rank of the difference of two float matrices' rows, apart from rounding; None if it isn't low, or
+    """Returns the rank of the difference of two float matrices' rows, except for rounding; None if it isn't low, or
     hidden in the rounding."""
     import numpy as np
 

@@ -117,7 +117,7 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
 
 
 def dependent_notes(sums: Sequence[Made], composites: Mapping[str, Made]) -> Iterator[str]:
-    """Yields notes on models that are a weighted sum of each other, without a sign of which one is the sum."""
+    """Yields notes on models that are a weighted sum of each other, if nothing shows which one is the sum."""
     groups = (frozenset((row.name, *(s.name for s in row.sources))) for row in sums if row.relation == "sum")
     for group in dict.fromkeys(groups):
         if not any(name in group and {s.name for s in row.sources} < group for name, row in composites.items()):
@@ -148,7 +148,7 @@ def with_composite(pair: LineagePair, composites: Mapping[str, Made]) -> Lineage
 def named_parents(
     claims: Mapping[str, Sequence[OriginClaim]], aliases: Mapping[str, set[str]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields (model, the compared model that its metadata names, where). A name that several have is no evidence."""
+    """Yields (model, the compared model that its metadata names, where). A name that several have isn't evidence."""
     for name, rows in claims.items():
         for claim in rows:
             simple = simple_name(claim.name)

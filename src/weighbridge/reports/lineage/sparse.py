@@ -1,4 +1,4 @@
-"""Models merged from changes of which only some elements survive: TIES, DARE, DELLA, breadcrumbs, SCE. With the right
+"""Models merged from changes that keep only some of their elements: TIES, DARE, DELLA, breadcrumbs, SCE. With the right
 base and sources, every element follows from a set of survivors; with a relative in place of one, many don't."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class SparseMerge(NamedTuple):
     """How a model follows from sources over a base. `off`: share of the changed elements; `dropped`, `partial`: of all
-    (see `SparseFit`). `needed`: by source, the share of changed elements that only it explains. `factors`: their
+    (see `SparseFit`). `exclusive`: by source, the share of changed elements that only it explains. `factors`: their
     medians."""
 
     base: str
@@ -27,7 +27,7 @@ class SparseMerge(NamedTuple):
     off: float
     dropped: float
     partial: float
-    needed: tuple[float, ...]
+    exclusive: tuple[float, ...]
     factors: tuple[float, ...]
 
     @property
@@ -36,11 +36,11 @@ class SparseMerge(NamedTuple):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the unexplained elements are so few that no relative can stand in for a source, and the base is
+        """Whether the unexplained elements are so few that no relative can replace a source, and the base is
         needed: in a weighted sum of models it cancels out."""
         if not self.sources or min(self.dropped, self.partial) < thresholds.SPARSE_DROPPED:
             return False
-        least = min(self.needed)
+        least = min(self.exclusive)
         return least >= thresholds.SPARSE_NEEDED and self.off <= thresholds.SPARSE_OFF * least
 
     @property
@@ -50,16 +50,16 @@ class SparseMerge(NamedTuple):
 
 
 def find_sparse(
-    samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair], known: Mapping[str, Made]
+    samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair], explained: Mapping[str, Made]
 ) -> Iterator[Made]:
-    """Yields the models that are sums of sparse changes of others; as "sum" if the direction is unknown. `known`: the
-    models that are explained. Merged models aren't sources of others: their sources are."""
-    merged = {name for name, made in known.items() if made.relation == "merged"}
+    """Yields the models that are sums of sparse changes; as "sum" if the direction is unknown. `explained`: the models
+    whose sources are known. A merged model is never a source: its sources are."""
+    merged = {name for name, row in explained.items() if row.relation == "merged"}
     tried: dict[str, list[str]] = {}
     while True:
         before = len(merged)
         for name, model in samplers.items():
-            if name in known or name in merged or model.lossy:
+            if name in explained or name in merged or model.lossy:
                 continue
             peers = near_relatives(model, {n: s for n, s in samplers.items() if n not in merged}, pairs)
             names = [peer.name for peer in peers]
@@ -68,14 +68,14 @@ def find_sparse(
             tried[name] = names
             if (best := search(model, peers)) is not None and best.is_directed:
                 merged.add(name)
-                yield _made(name, best)
+                yield _sparse_sum(name, best)
             elif best is not None:
-                yield _made(name, best)._replace(relation="sum")
+                yield _sparse_sum(name, best)._replace(relation="sum")
         if len(merged) == before:
             return
 
 
-def _made(name: str, best: SparseMerge) -> Made:
+def _sparse_sum(name: str, best: SparseMerge) -> Made:
     factors = [f"{factor:.3g} {source}" for factor, source in zip(best.factors, best.sources, strict=True)]
     sources = tuple(map(LineageSource, (best.base, *best.sources)))
     return Made(name, "merged", sources, f"sparse changes of {' and '.join(factors)}, over {best.base}")
@@ -92,18 +92,18 @@ def search(model: Sampler, peers: Sequence[Sampler]) -> SparseMerge | None:
         name: sum(float((x == y).mean()) for x, y in zip(rows, target, strict=True)) / len(target)
         for name, rows in values.items()
     }
-    found = []
+    accepted = []
     for base in sorted((n for n in equal if equal[n] >= thresholds.SPARSE_DROPPED), key=lambda n: -equal[n]):
         few = _OverBase(
             model, base, target[:: len(target) - 1 or 1], {n: v[:: len(v) - 1 or 1] for n, v in values.items()}
         )
         if sets := few.source_sets():
             whole = _OverBase(model, base, target, values)
-            found += [fit for sources in sets if (fit := whole.fit(sources)).is_accepted]
-    if not found:
+            accepted += [fit for sources in sets if (fit := whole.fit(sources)).is_accepted]
+    if not accepted:
         return None
-    best = min(found, key=lambda fit: (len(fit.sources), fit.off))
-    return best if all(fit.models == best.models or best.models < fit.models for fit in found) else None
+    best = min(accepted, key=lambda fit: (len(fit.sources), fit.off))
+    return best if all(fit.models == best.models or best.models < fit.models for fit in accepted) else None
 
 
 class _OverBase:
@@ -141,9 +141,9 @@ class _OverBase:
             best, rival = tried[0], tried[1] if len(tried) > 1 else None
         if best is None or best.off > thresholds.SPARSE_NEEDED:
             return []
-        rows = zip(best.sources, best.needed, strict=True)
-        needed = tuple(source for source, share in rows if share >= thresholds.SPARSE_NEEDED)
-        return [sources for sources in (needed, rival.sources if rival else ()) if sources]
+        rows = zip(best.sources, best.exclusive, strict=True)
+        essential = tuple(source for source, share in rows if share >= thresholds.SPARSE_NEEDED)
+        return [sources for sources in (essential, rival.sources if rival else ()) if sources]
 
     def peaks_of(self, name: str) -> list[Peak]:
         from weighbridge.tensors.merging.sparse_sums import find_peak
@@ -154,7 +154,7 @@ class _OverBase:
         return self.peaks[name]
 
     def visibility(self, name: str) -> float:
-        """Returns the share of the changed elements that a source alone explains, beyond chance."""
+        """Returns the share of the changed elements that a single source explains, beyond chance."""
         changed = sum(int((abs(x) > y).sum()) for x, y in zip(self.change, self.tolerance, strict=True))
         return sum(peak.explained - peak.chance for peak in self.peaks_of(name)) / max(changed, 1)
 
@@ -172,6 +172,6 @@ class _OverBase:
         changed, elements = max(sum(fit.changed for fit in fits), 1), sum(fit.elements for fit in fits)
         off = sum(fit.off for fit in fits)
         dropped, partial = (sum(getattr(fit, name) for fit in fits) / elements for name in ("dropped", "partial"))
-        needed = tuple((sum(fit.chance[n] for fit in fits) - off) / changed for n in range(len(sources)))
+        exclusive = tuple((sum(fit.chance[n] for fit in fits) - off) / changed for n in range(len(sources)))
         factors = tuple(float(np.median([fit.factors[n] for fit in fits])) for n in range(len(sources)))
-        return SparseMerge(self.base, sources, off / changed, dropped, partial, needed, factors)
+        return SparseMerge(self.base, sources, off / changed, dropped, partial, exclusive, factors)

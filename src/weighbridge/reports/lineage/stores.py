@@ -37,8 +37,8 @@ _ACROSS: Final = 512
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """What identifies a stored model. `rows`: of norm 1, by layer, under the shape of the matrix. `claims`: what its
-    metadata names as its origin; `names`: what metadata of others may call it."""
+    """What identifies a stored model. `rows`: of norm 1, by layer, under the shape of the matrix. `claims`: the origins
+    that its metadata names; `names`: those by which other models' metadata may name it."""
 
     name: str
     path: str

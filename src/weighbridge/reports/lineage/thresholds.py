@@ -1,5 +1,5 @@
-"""The numbers that decide between relations. docs/guide-lineage.md has the measurements behind them; each has a fault
-that a test sees (tests/reports/test_lineage_mutation.py)."""
+"""The numbers that decide between relations. docs/guide-lineage.md has their measurements; each has a fault that a
+test sees (tests/reports/test_lineage_mutation.py)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ MIX_SIZE: Final = 4
 SPARSE_MATRICES: Final = 8
 #: Rounding of a change relative to its size: arithmetic in bf16 rounds it up to three times.
 SPARSE_ARITHMETIC: Final = 2.0**-7
-#: Share of the changed elements that a source alone explains, at least, beyond chance.
+#: Least share of the changed elements that a single source explains, beyond chance.
 SPARSE_VISIBLE: Final = 0.03
 #: Share of all elements that are the base's although each source changed them. A fine-tune of a source has none.
 SPARSE_DROPPED: Final = 0.02

@@ -47,7 +47,7 @@ def sentence(pair: LineagePair) -> str:
 
 
 def branch_text(report: LineageReport, name: str, above: str | None, is_parent: bool) -> str:
-    """Returns what the tree shows next to a model: its type, or its relation to the model above."""
+    """Returns the tree's text next to a model: its type, or its relation to the model above."""
     model = next(model for model in report.models if model.name == name)
     if above is None:
         return f"{model.type}, {plural(model.layers, 'layer')}"

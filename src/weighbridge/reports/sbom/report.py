@@ -84,7 +84,12 @@ def sbom(path: str | os.PathLike[str], options: SbomOptions) -> SbomReport:
         raise UsageError("--hash-remote applies to remote files", hint="local files are always hashed")
     cards = [options.base_card] if isinstance(options.base_card, str | os.PathLike) else options.base_card
     files = hashed(facts.files, options.jobs, options.progress, remote=options.hash_remote)
-    facts = replace(facts, files=files, bases=_with_licences(facts.bases, cards))
+    if len(cards) > len(facts.bases):
+        named = plural(len(facts.bases), "base model")
+        raise UsageError(f"the model names {named}, but {plural(len(cards), 'card')} were given by --base-card")
+    licences = [base_licences(card) for card in cards] + [()] * (len(facts.bases) - len(cards))
+    bases = tuple(replace(base, licences=stated) for base, stated in zip(facts.bases, licences, strict=True))
+    facts = replace(facts, files=files, bases=bases)
     return SbomReport(
         path=path_text(path),
         format=options.format,
@@ -114,12 +119,10 @@ def parse_time(text: str | None) -> str | None:
     if text is None:
         return None
     try:
-        seconds = int(text) if text.lstrip("-").isdigit() else None
-        moment = (
-            datetime.datetime.fromisoformat(text)
-            if seconds is None
-            else datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-        )
+        if text.lstrip("-").isdigit():
+            moment = datetime.datetime.fromtimestamp(int(text), datetime.UTC)
+        else:
+            moment = datetime.datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)
         return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -139,19 +142,9 @@ def hashed(
     return tuple(replace(f, sha256=computed[f.path]) if f.path in computed else f for f in files)
 
 
-def _with_licences(bases: tuple[BaseModel, ...], cards: Sequence[Path]) -> tuple[BaseModel, ...]:
-    """Adds the licences of the given cards to the base models, in their order. Raises UsageError if there are more
-    cards than base models."""
-    if len(cards) > len(bases):
-        named = plural(len(bases), "base model")
-        raise UsageError(f"the model names {named}, but {plural(len(cards), 'card')} were given by --base-card")
-    licences = [base_licences(card) for card in cards] + [()] * (len(bases) - len(cards))
-    return tuple(replace(base, licences=stated) for base, stated in zip(bases, licences, strict=True))
-
-
-def licence_findings(facts: BomFacts, known: Sequence[BaseModel]) -> Iterator[Finding]:
-    """Yields contradictions between the statements of licences, and statements that couldn't be compared. `known`: the
-    first base models, whose cards are at hand."""
+def licence_findings(facts: BomFacts, with_cards: Sequence[BaseModel]) -> Iterator[Finding]:
+    """Yields contradictions between the statements of licences, and statements that couldn't be compared.
+    `with_cards`: the first base models, whose cards are at hand."""
     if facts.trouble:
         yield Finding("licence/card", Severity.WARNING, facts.trouble, "README.md")
     in_file = facts.licences[len(facts.card) :]
@@ -165,7 +158,7 @@ def licence_findings(facts: BomFacts, known: Sequence[BaseModel]) -> Iterator[Fi
             message = f"{licence.text!r} isn't a licence that SPDX or the Hub lists"
             yield Finding("licence/unknown", Severity.INFO, message, licence.place)
     for number, base in enumerate(facts.bases):
-        yield from base_findings(facts.licences, base, has_card=number < len(known))
+        yield from base_findings(facts.licences, base, has_card=number < len(with_cards))
 
 
 def base_findings(licences: tuple[StatedLicence, ...], base: BaseModel, *, has_card: bool) -> Iterator[Finding]:

@@ -15,7 +15,6 @@ from weighbridge.containers.base import Finding, Severity
 from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.io.sink import check_target, write_file
 from weighbridge.reports.sbom.facts import BaseModel, BomFacts, collect
-from weighbridge.reports.sbom.licences import StatedLicence
 from weighbridge.reports.sbom.report import base_findings, document_of, hashed, licence_findings, parse_time, text_of
 
 _SUFFIXES: Final = {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}
@@ -54,7 +53,8 @@ class WrittenBill:
         facts = replace(facts, files=hashed(facts.files, self.jobs, progress))
         digests = iter(hashed(tuple(file for base in self.sources for file in base.files), self.jobs, progress))
         bases = tuple(replace(base, files=tuple(next(digests) for _ in base.files)) for base in self.sources)
-        facts = replace(facts, bases=(*bases, *_further(facts.bases, bases)))
+        listed = {_key(base) for source in bases for base in (source, *source.bases)}
+        facts = replace(facts, bases=(*bases, *(base for base in facts.bases if _key(base) not in listed)))
         document = document_of(facts, self.format, parse_time(None))
         write_file(self.path, text_of(document).encode(), overwrite=self.overwrite)
         return tuple(findings(facts, bases))
@@ -101,12 +101,6 @@ def ancestor_of(source: BomSource) -> BaseModel:
     )
 
 
-def _further(stated: Sequence[BaseModel], sources: Sequence[BaseModel]) -> Iterator[BaseModel]:
-    """Yields the base models that the target's metadata names and no source is or was made from."""
-    known = {_key(base) for source in sources for base in (source, *source.bases)}
-    return (base for base in stated if _key(base) not in known)
-
-
 def _key(base: BaseModel) -> str:
     return (base.repository or base.name).lower()
 
@@ -117,17 +111,11 @@ def findings(facts: BomFacts, sources: Sequence[BaseModel]) -> Iterator[Finding]
     yield from licence_findings(replace(facts, bases=tuple(sources)), sources)
     if not facts.licences:
         for source in sources:
-            if limited := _limits(source.licences):
+            if source.licences and all(licence.row and licence.row.limits for licence in source.licences):
+                limited = " or ".join(licence.text for licence in source.licences)
                 message = f"the model states no licence; {source.licences[0].place} states {limited}"
                 yield Finding("licence/none", Severity.WARNING, message, source.place,
                               hint="state one that the source's licence allows")  # fmt: skip
     for source in sources:
         for base in source.bases:
             yield from base_findings(source.licences, base, has_card=True)
-
-
-def _limits(licences: Sequence[StatedLicence]) -> str:
-    """Returns the licences if each of them has a limit; empty otherwise."""
-    if not licences or not all(licence.row and licence.row.limits for licence in licences):
-        return ""
-    return " or ".join(licence.text for licence in licences)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from weighbridge.base.errors import WeighbridgeError
@@ -38,19 +38,14 @@ def forms_of(entries: Iterable[StoreEntry]) -> tuple[tuple[Forms, ...], tuple[st
     for (architecture, parameters), group in alike.items():
         if len(group) > 1:
             names, types = tuple(e.name for e in group), tuple(e.quantization or "" for e in group)
-            same = tuple(_equal_groups(group, uncompared))
+            equal: list[list[StoreEntry]] = []  # entries with equal values; those with equal types are compared
+            for entry in group:
+                candidates = (g for g in equal if g[0].quantization == entry.quantization)
+                match = next((g for g in candidates if _equal(g[0], entry, uncompared)), None)
+                equal.append([entry]) if match is None else match.append(entry)
+            same = tuple(tuple(e.name for e in g) for g in equal if len(g) > 1)
             forms.append(Forms(architecture, parameters, names, types, same, sum(e.bytes for e in group)))
     return tuple(forms), tuple(uncompared)
-
-
-def _equal_groups(forms: Iterable[StoreEntry], uncompared: list[str]) -> Iterator[tuple[str, ...]]:
-    """Yields the names of entries with equal values, group by group. Entries with equal types are compared."""
-    groups: list[list[StoreEntry]] = []
-    for entry in forms:
-        candidates = (g for g in groups if g[0].quantization == entry.quantization)
-        group = next((g for g in candidates if _equal(g[0], entry, uncompared)), None)
-        groups.append([entry]) if group is None else group.append(entry)
-    return (tuple(e.name for e in group) for group in groups if len(group) > 1)
 
 
 def _equal(a: StoreEntry, b: StoreEntry, uncompared: list[str]) -> bool:

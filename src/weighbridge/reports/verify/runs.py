@@ -26,8 +26,8 @@ def _run(repo: Repo) -> TrainingRun | None:
         return None
     if "run" not in repo.memo:
         repo.memo["run"] = runs.run_in(repo.root)
-    found: TrainingRun | None = repo.memo["run"]
-    return found
+    run: TrainingRun | None = repo.memo["run"]
+    return run
 
 
 def taken(repo: Repo) -> Iterator[Flaw]:
@@ -45,27 +45,22 @@ def unfinished(repo: Repo) -> Iterator[Flaw]:
             )
 
 
-def _folders(repo: Repo) -> Iterator[tuple[Path, list[RepoFile]]]:
-    """The folders with parts of DeepSpeed's processes, and their files. Universal checkpoints have no parts."""
-    for name, files in repo.folders.items() if not repo.single else ():
-        states = [f for f in files if f.base.endswith((ZERO_MODEL, ZERO_OPTIMIZER))]
-        if any(f.base.endswith(ZERO_OPTIMIZER) for f in states):
-            yield repo.root / name, states
-
-
 def _faults(repo: Repo) -> Iterator[ZeroFault]:
-    folders = list(_folders(repo))
+    folders: list[tuple[Path, list[RepoFile]]] = []  # with parts of processes; universal checkpoints have none
+    for name, members in repo.folders.items() if not repo.single else ():
+        if any(f.base.endswith(ZERO_OPTIMIZER) for f in members):
+            folders.append((repo.root / name, [f for f in members if f.base.endswith((ZERO_MODEL, ZERO_OPTIMIZER))]))
     if not folders:
         return
     from weighbridge.containers.torch import zero
     from weighbridge.models.zero import read_states
 
-    for folder, found in folders:
-        files = zero.files_of([f.base for f in found])
+    for folder, parts in folders:
+        files = zero.files_of([f.base for f in parts])
         if files is None:
             continue
         listed = (*files.model, *files.optimizer.values())
-        indexes = [f.index for name in listed for f in found if f.base == name and f.index is not None]
+        indexes = [f.index for name in listed for f in parts if f.base == name and f.index is not None]
         path = str(folder)
         if len(indexes) < len(listed):  # other rules report files that can't be read
             yield zero.ZeroFault("unread", "not every file can be read", path)
@@ -73,16 +68,13 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
         try:
             states = read_states(indexes)
             faults = list(zero.faults(files, states.models, states.optimizer))
-            yield from (fault._replace(path=_place(folder, fault.path)) for fault in faults)
+            for fault in faults:
+                yield fault if "/" in fault.path else fault._replace(path=str(folder / fault.path))
             if not faults:
                 zero.join(states.models, states.optimizer)
         except (FormatError, UnsupportedError) as error:
             reason = str(error).partition("\n")[0]
             yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
-
-
-def _place(folder: Path, path: str) -> str:
-    return str(folder / path) if "/" not in path else path
 
 
 def _of_rule(rule: str, repo: Repo) -> Iterator[Flaw]:
