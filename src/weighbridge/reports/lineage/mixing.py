@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,22 +30,50 @@ class Made(NamedTuple):
     detail: str
 
 
-class _Fit(NamedTuple):
+class Fit(NamedTuple):
     """The weights of a model's sources, the energy that they leave, whether that is so little that they are certain,
-    and whether it is the rounding of this model and not of one of its sources."""
+    and whether it is the rounding of this model and not of one of its sources. `extremes`: the smallest and the largest
+    weight of each source, if weights differ by matrix; `weights` are then their means."""
 
     weights: Mapping[str, float]
     residual: float
     certain: bool
     directed: bool
+    extremes: Mapping[str, tuple[float, float]] = {}
 
 
 def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Made]:
-    """Yields the models that are weighted sums. Those with few sources come first, and are no longer sources: their
-    sources are, with less rounding."""
-    fits = {name: list(possible_sums(target, samplers, pairs)) for name, target in samplers.items()}
+    """Yields the models that are weighted sums: first those with the same weights in all matrices."""
+    from weighbridge.reports.lineage.by_matrix import sums_by_matrix
+
     merged: set[str] = set()
-    sums: dict[str, _Fit] = {}
+    sums = list(settled(dict(possible_fits(possible_sums, samplers, samplers, pairs)), merged))
+    yield from sums
+    sources = {name: model for name, model in samplers.items() if name not in merged}
+    rest = {name: model for name, model in sources.items() if name not in {row.name for row in sums}}
+    yield from settled(dict(possible_fits(sums_by_matrix, rest, sources, pairs)), merged)
+
+
+def possible_fits(
+    search: Callable[[Sampler, Mapping[str, Sampler], Sequence[LineagePair]], Iterator[Fit]],
+    models: Mapping[str, Sampler], samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair],
+) -> Iterator[tuple[str, list[Fit]]]:  # fmt: skip
+    """Yields the fits of each model, but for those with a rounded source whose original fits as well."""
+    originals = {p.counterpart(p.parent): p.parent for p in pairs if p.relation == "quantized" and p.parent}
+    for name, model in models.items():
+        fits = list(search(model, samplers, pairs))
+        residuals = {frozenset(fit.weights): fit.residual for fit in fits}
+        finer = [frozenset(originals.get(source, source) for source in fit.weights) for fit in fits]
+        yield name, [
+            fit for fit, sources in zip(fits, finer, strict=True)
+            if sources == fit.weights.keys() or residuals.get(sources, math.inf) > thresholds.MIX_CLEAR * fit.residual
+        ]  # fmt: skip
+
+
+def settled(fits: Mapping[str, Sequence[Fit]], merged: set[str]) -> Iterator[Made]:
+    """Yields the models that are sums by the fits of each, and adds those with known sources to `merged`. Those with
+    few sources come first, and are no longer sources: their sources are, with less rounding."""
+    sums: dict[str, Fit] = {}
     while True:
         residual = {name: [fit for fit in result if not merged & fit.weights.keys()] for name, result in fits.items()}
         best = {name: fit for name, result in residual.items() if name not in merged and (fit := best_fit(result))}
@@ -55,13 +84,20 @@ def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -
         name = min(sure, key=lambda each: (len(sure[each].weights), sure[each].residual))
         merged.add(name)
         sums.pop(name, None)
-        yield composite(name, "merged", sure[name].weights)
-    yield from (composite(name, "sum", fit.weights) for name, fit in sums.items())
+        yield composite(name, "merged", sure[name])
+    yield from (composite(name, "sum", fit) for name, fit in sums.items())
 
 
-def composite(name: str, relation: str, weights: Mapping[str, float]) -> Made:
-    sources = [LineageSource(source, round(weight, 4)) for source, weight in weights.items()]
+def composite(name: str, relation: str, fit: Fit) -> Made:
+    sources = [LineageSource(source, round(weight, 4)) for source, weight in fit.weights.items()]
     sources.sort(key=lambda source: (-abs(source.weight or 0), source.name))
+    if fit.extremes:
+        low_high = (
+            f"{source.name} {least:.2g} to {most:.2g}"
+            for source in sources
+            for least, most in [fit.extremes[source.name]]
+        )
+        return Made(name, relation, tuple(sources), f"weights that differ by matrix: {', '.join(low_high)}")
     parts = " + ".join(f"{source.weight:.4g} {source.name}" for source in sources)
     return Made(name, relation, tuple(sources), parts.replace("+ -", "- "))
 
@@ -77,14 +113,17 @@ def near_relatives(model: Sampler, samplers: Mapping[str, Sampler], pairs: Seque
     return [peer for peer in peers if peer is not None and not peer.lossy][: thresholds.MIX_SOURCES]
 
 
-def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[_Fit]:
+def low_rank_peers(model: Sampler, pairs: Sequence[LineagePair]) -> set[str]:
+    """Returns the models from which one differs by a LoRA: two of them are on a line with it, whatever it is."""
+    return {p.counterpart(model.name) for p in pairs if model.name in (p.a, p.b) and p.relation == "lora-merged"}
+
+
+def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Fit]:
     """Yields the sets of models whose weighted sum a model may be."""
     from weighbridge.tensors.likeness import mixture, products
 
     peers = near_relatives(model, samplers, pairs)
-    low_rank = {
-        p.counterpart(model.name) for p in pairs if model.name in (p.a, p.b) and p.relation == "lora-merged"
-    }  # fmt: skip
+    low_rank = low_rank_peers(model, pairs)
     places = common_places([model, *peers]) if len(peers) > 1 else []
     if not places:
         return
@@ -106,10 +145,10 @@ def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequen
                 directed = is_rounding_of(result.residual, noise[model.name], others_noise)
                 short, equal = simplest_weights(target, weights, values, model.float_type)
                 proved = result.residual <= thresholds.MIX_PROOF * result.nearest
-                yield _Fit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
+                yield Fit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
 
 
-def best_fit(fits: Sequence[_Fit]) -> _Fit | None:
+def best_fit(fits: Sequence[Fit]) -> Fit | None:
     """Returns the fit of the fewest models that leaves about the smallest rest; None if there are several, or if it
     isn't certain. Models made from the same sources fit too, but their own rounding adds to the rest."""
     limit = min((fit.residual for fit in fits), default=0.0) * thresholds.MIX_FEWER
@@ -138,21 +177,25 @@ def simplest_weights(
 ) -> tuple[Mapping[str, float], float]:
     """Returns the weights and the share of values that they reproduce; weights of two decimals if these reproduce as
     many."""
-    equal = _equal(target, _sum(weights, values), dtype)
+    equal = share_equal(target, weighted_sum(weights, values), dtype)
     short = {name: round(weight, 2) for name, weight in weights.items()}
-    if abs(sum(short.values()) - 1) < 1e-6 and (share := _equal(target, _sum(short, values), dtype)) >= equal:
+    if (
+        abs(sum(short.values()) - 1) < 1e-6
+        and (share := share_equal(target, weighted_sum(short, values), dtype)) >= equal
+    ):
         return short, share
     return weights, equal
 
 
-def _sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
+def weighted_sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
     import numpy as np
 
     total: F64 = np.add.reduce([weight * values[name] for name, weight in weights.items()])
     return total
 
 
-def _equal(target: F64, predicted: F64, dtype: DType) -> float:
+def share_equal(target: F64, predicted: F64, dtype: DType) -> float:
+    """Returns the share of values that a prediction gives, once it is rounded."""
     import numpy as np
 
     from weighbridge.tensors.likeness import rounded
