@@ -65,3 +65,12 @@ def test_a_proof_of_packed_files_is_incomplete(model: Path, packed: dict[str, Pa
     report = wb.prove(model, packed["folder"], run=False)
     assert {check.name: check.verdict for check in report.checks}["loads"] == "not-checked"
     assert not any(check.verdict == "different" for check in report.checks)
+
+
+def test_only_unquantized_models_are_called_so(gguf: Path, model: Path, tmp_path: Path) -> None:
+    wb.quantize(gguf, tmp_path / "q8.gguf", "Q8_0")
+    wb.pack(tmp_path / "q8.gguf", tmp_path / "packed.gguf")
+    wb.convert(model, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
+    for path, said in ((tmp_path / "packed.gguf", False), (tmp_path / "mlx", False), (model, True)):
+        notes = wb.plan_ship("ollama", path, "tiny").report.notes
+        assert any("unquantized" in note for note in notes) is said, path
