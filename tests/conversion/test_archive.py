@@ -130,6 +130,36 @@ def test_other_weights_get_a_suffix_and_lose_it_again(tmp_path: Path) -> None:
     assert tree(tmp_path / "back") == tree(tmp_path / "m")
 
 
+@pytest.mark.parametrize("kind", ["gguf", "torch"])
+def test_shards_keep_their_names(kind: str, tmp_path: Path) -> None:
+    """The other shards, or an index, refer to them."""
+    make_folder(tmp_path / "llama", words=True)
+    if kind == "gguf":
+        wb.convert(tmp_path / "llama", tmp_path / "whole.gguf")
+        wb.split(tmp_path / "whole.gguf", tmp_path / "shards", max_shard_size=100_000)
+    else:
+        wb.convert(tmp_path / "llama", tmp_path / "shards", to="torch", max_shard_size=100_000)
+    wb.pack(tmp_path / "shards", tmp_path / "packed")
+    names = sorted(path.name for path in (tmp_path / "shards").iterdir())
+    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == names
+    counts = wb.diff(tmp_path / "shards", tmp_path / "packed").counts
+    assert {name for name, count in counts.items() if count} == {"equal"}
+    assert wb.verify(tmp_path / "packed").ok
+    assert not wb.identify(tmp_path / "packed").name_lies
+    wb.unpack(tmp_path / "packed", tmp_path / "again")
+    assert [(tmp_path / "again" / name).read_bytes() for name in names] == [
+        (tmp_path / "shards" / name).read_bytes() for name in names
+    ]
+
+
+def test_a_distributed_checkpoint_isnt_packed(tmp_path: Path) -> None:
+    make_folder(tmp_path / "llama", words=True)
+    wb.convert(tmp_path / "llama", tmp_path / "dcp", to="dcp")
+    with pytest.raises(UnsupportedError, match="distributed checkpoint"):
+        wb.pack(tmp_path / "dcp", tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+
+
 def test_threads_and_memory_make_no_difference(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.safetensors", normal())
     ways: tuple[dict[str, Any], ...] = ({"jobs": 1}, {"jobs": 3}, {"max_memory": 1})

@@ -79,7 +79,7 @@ def identify(path: str | os.PathLike[str]) -> IdentifyReport:
         file, size = _identify_bytes(source), source.size
     return IdentifyReport(
         str(path), "file", file.format, file.variant, file.title, file.confidence, file.evidence, file.readable,
-        size, file.detail, file.damage, name_lies(path.name, file.format), file.advice,
+        size, file.detail, file.damage, name_lies(path.name, file), file.advice,
     )  # fmt: skip
 
 
@@ -98,13 +98,14 @@ def _identify_bytes(source: Source) -> Identity:
     return identity
 
 
-def name_lies(name: str, actual: str) -> str | None:
-    """Returns a message if a file's suffix contradicts its actual format, else None."""
+def name_lies(name: str, identity: Identity) -> str | None:
+    """Returns a message if a file's suffix contradicts its actual format, else None. A packed file may have the suffix
+    of its original, by which the other files of a set refer to it."""
     suffix = Path(name).suffix.lower()
     promised = MISNAMED_UNLESS.get(suffix)
-    if promised is None or actual in promised:
+    if promised is None or not promised.isdisjoint({identity.format, identity.detail.get("inside")}):
         return None
-    return f"the name ends in {suffix}, but the content is: {titled(actual)}"
+    return f"the name ends in {suffix}, but the content is: {titled(identity.format)}"
 
 
 # ---- folders ----
@@ -153,7 +154,7 @@ class Folder:
             reason = error.message if isinstance(error, UnsupportedError) else error.strerror or str(error)
             return FileLine(name, 0, "unknown", "", (reason,))
         self.identities[name] = file
-        return FileLine(name, size, file.format, file.variant, file.damage, name_lies(name, file.format))
+        return FileLine(name, size, file.format, file.variant, file.damage, name_lies(name, file))
 
     def of(self, *formats: str, top: bool = True) -> list[FileLine]:
         """The files of these formats, packed ones too."""

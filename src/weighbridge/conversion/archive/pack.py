@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from weighbridge import __version__
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing, OpenTogether
 from weighbridge.base.dtypes import U8
-from weighbridge.base.errors import ChangedError, UsageError
+from weighbridge.base.errors import ChangedError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.containers.safetensors.layout import header_bytes
@@ -161,15 +162,21 @@ class PackPlan(Closing):
 
 
 def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
-    """Plans to pack a file, or all weights of a folder. UsageError if nothing is left to pack, or if a file is packed
-    already."""
+    """Plans to pack a file, or all weights of a folder. Raises UsageError if nothing is left to pack or a file is
+    packed already, UnsupportedError for a distributed checkpoint."""
     check_can_pack()
     with ExitStack() as stack:
         base_paths = locate(resolve_path(options.base)).weights if options.base is not None else ()
         bases = tuple(stack.enter_context(open_source(path)) for path in base_paths)
         base = base_places(bases) if bases else {}
         folder = src.is_dir()
-        weights = frozenset(locate(src).weights) if folder else frozenset({src})
+        place = locate(src) if folder else None
+        if place is not None and place.parts:
+            raise UnsupportedError(
+                f"{src} is a distributed checkpoint, which isn't read from packed files",
+                hint=f"wb convert {shlex.quote(str(src))} model.safetensors, and pack that",
+            )
+        weights = frozenset(place.weights) if place is not None else frozenset({src})
         paths = files_of(src)
         files = []
         for path in paths:
@@ -181,7 +188,8 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
             if is_packed(source):
                 raise UsageError(f"{source.name} is packed already", hint=f"wb unpack {source.name} DST")
             records = planned_records(source.size, places_of(source), base, [b.size for b in bases])
-            packed_name = name if name.endswith(_SUFFIX) else name + _SUFFIX
+            refers = len(weights) > 1  # an index, or the other shards, by its name
+            packed_name = name if refers or name.endswith(_SUFFIX) else name + _SUFFIX
             files.append(FileToPack(packed_name, path.name, source, records))
         if not any(file.records for file in files):
             raise UsageError(f"{src} has nothing to pack", hint="its weights are empty files")

@@ -119,7 +119,7 @@ def zeros(repo: Repo) -> Iterator[Flaw]:
 
 def wrong_format(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
-        if file.identity and file.format not in _WITH_OWN_RULE and (lie := name_lies(file.base, file.format)):
+        if file.identity and file.format not in _WITH_OWN_RULE and (lie := name_lies(file.base, file.identity)):
             yield Flaw(lie, file.path, hint=file.identity.advice)
 
 
