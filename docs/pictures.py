@@ -1,6 +1,6 @@
 """Takes the pictures of docs/guide-view.md: `python docs/pictures.py ORIGINAL QUANTIZED [RELATIVE...]`.
 
-ORIGINAL and QUANTIZED are forms of one model, the others are of its family. `--measured REPORT` adds saved measurements.
+ORIGINAL and QUANTIZED are forms of one model, the others are of its family. `--measured REPORT` adds saved reports.
 Needs the extra `view`, playwright and chromium.
 """
 

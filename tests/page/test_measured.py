@@ -101,6 +101,15 @@ def test_a_cell_shows_its_columns(
     assert "100" in heat.inner_text()
 
 
+def test_a_file_beside_a_model_is_no_refused_model(imatrix: Path) -> None:
+    """Such as an importance matrix, an adapter or a projector."""
+    with PageData(imatrix) as data:
+        verdict = json.loads(data.answer("findings", {"model": "0"}))
+    assert verdict["banners"] == []
+    answers = {answer["question"]: (answer["level"], answer["text"]) for answer in verdict["answers"]}
+    assert answers["What runs it"] == ("info", "accompanies a model: llama.cpp takes it as --imatrix")
+
+
 def test_everybody_can_use_the_importance(visit: Visits, imatrix_url: str) -> None:
     check(visit, at(imatrix_url, "importance"))
 

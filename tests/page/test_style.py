@@ -105,6 +105,16 @@ def test_paper_shows_all_in_black_on_white(visit: Visits, model_url: str) -> Non
     assert cut == 0
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_size_is_cut_off(visit: Visits, model_url: str, width: int) -> None:
+    page: Any = settled(visit(at(model_url, "tensors"), viewport={"width": width, "height": 844}))
+    cut = page.locator(".rows [role=row] > .n").evaluate_all(
+        "all => all.filter(e => getComputedStyle(e).visibility === 'visible' && e.scrollWidth > e.clientWidth)"
+        ".map(e => e.innerText)"
+    )
+    assert cut == []
+
+
 def test_units_are_below_one_another(visit: Visits, model_url: str) -> None:
     """Numbers of a column end at one place, whatever their units."""
     page: Any = settled(visit(at(model_url, "tensors")))

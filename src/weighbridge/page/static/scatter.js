@@ -20,8 +20,22 @@ export function Scatter({ points, label, xTitle, yTitle, xText = number, line = 
     <text class="x title" x=${(LEFT + right) / 2} y=${HEIGHT - 6}>${xTitle}</text><text class="title" x="2" y="12">${yTitle}</text>
     ${line && html`<path class="join" d=${ordered.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("")} />`}
     ${ordered.map((p) => html`<circle class=${p.open ? "can" : ""} cx=${x(p.x)} cy=${y(p.y)} r=${p.radius ?? 4} style=${{ fill: p.color, stroke: p.color }} onClick=${p.open}><title>${visible(p.label)}</title></circle>`)}
-    ${names && ordered.map((p) => html`<text class=${x(p.x) > right - 110 ? "name end" : "name"} x=${x(p.x) + (x(p.x) > right - 110 ? -8 : 8)} y=${y(p.y) - 7}>${visible(p.name)}</text>`)}
+    ${names && placed(ordered, x, y, right, bottom).map(([p, left, top]) => html`<text class="name" x=${left} y=${top}>${visible(p.name)}</text>`)}
   </svg>`}</div>`;
+}
+
+const GLYPH = 7; // pixels of a character, at most
+
+/** [point, x, y] of each name: right above its point, or where it overlaps no name before it. */
+function placed(points, x, y, right, bottom) {
+  const taken = [];
+  for (const p of points) {
+    const wide = visible(p.name).length * GLYPH, px = x(p.x), py = y(p.y);
+    const ways = [[px + 8, py - 7], [px - 8 - wide, py + 16], [px + 8, py + 16], [px - 8 - wide, py - 7], [px + 8, py + 30]].filter(([left, top]) => left >= LEFT && left + wide <= right + RIGHT && top < bottom);
+    const free = ways.find(([left, top]) => taken.every(([, l, t, w]) => left + wide < l || l + w < left || Math.abs(t - top) > 12)) ?? ways[0] ?? [px, py - 7];
+    taken.push([p, ...free, wide]);
+  }
+  return taken;
 }
 
 /** The edges of the drawing: x from zero, y over whole powers of ten. */

@@ -191,9 +191,10 @@ function Worked({ data, at }) {
   return html`<p class="worked"><span class="quiet">element ${at}:</span> ${parts.map((p) => html`<${Name} text=${p.name} /> = <b>${number(p.values[Math.floor(at / p.each)])}</b><span class="quiet">, </span>`)} value = <b>${number(data.values[at], 6)}</b>${data.bits[at]?.length > 0 && html`<span class="quiet">; its code is ${bitsInWords(data.bits[at])}</span>`}</p>`;
 }
 
-/** Keys that move in a grid of 16 columns. */
+/** Keys that move in a grid, by as many columns as it has now. */
 const moved = (e, at, length, pick) => {
-  const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 16, ArrowUp: -16 }[e.key];
+  const columns = getComputedStyle(e.currentTarget).gridTemplateColumns.split(" ").length;
+  const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[e.key];
   if (by) e.preventDefault(), pick(Math.min(Math.max(0, at + by), length - 1));
 };
 const largest = (values) => values.reduce((most, v) => (typeof v === "number" ? Math.max(most, Math.abs(v)) : most), 1e-30);
