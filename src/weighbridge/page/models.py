@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
@@ -17,10 +18,12 @@ from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.models.tokenizer.of_model import vocab_of
-from weighbridge.page.several.shared_weights import WeightPairs
 from weighbridge.page.views.file_view import FileView
 from weighbridge.page.views.layout import LayoutMap, layout_map
 from weighbridge.reports.survey import Survey, survey
+
+if TYPE_CHECKING:
+    from weighbridge.page.several.shared_weights import WeightPairs
 
 
 class PageModels(Closing):
@@ -89,6 +92,8 @@ class PageModels(Closing):
 
     def shared_weights(self, a: int, b: int) -> WeightPairs:
         """Returns the tensors that two models have in common, of the last two models only."""
+        from weighbridge.page.several.shared_weights import WeightPairs
+
         with self._lock:
             if (a, b) not in self._weight_pairs:
                 self._weight_pairs = {(a, b): WeightPairs(self.models[a], self.models[b])}

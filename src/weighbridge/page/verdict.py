@@ -158,8 +158,8 @@ def _safe(scanned: ScanReport) -> VerdictAnswer:
 
 
 def _client(path: str, verified: VerifyReport) -> ClientVerdict | None:
-    """Returns the verdict of the program that the model is for: undecided for a file that accompanies a model. A damaged
-    model isn't opened: `verify` has its verdict."""
+    """Returns the verdict of the program that the model is for; it is undecided for a file that accompanies a model. A
+    damaged model isn't opened: `verify` has its verdict."""
     if (companion := next((f for f in verified.findings if f.rule == _COMPANION), None)) is not None:
         return ClientVerdict(LLAMA_CPP, None, companion.message.rpartition(": it ")[2])
     with suppress(WeighbridgeError, OSError), open_headers(path).model as model:
