@@ -15,9 +15,10 @@ SIZES = range(3, 11)  # MB
 _ROW = re.compile(r"\| ([^|]+) \| ([\d.]+) MB \| [\d.]+ \| [^|]+ \| ([\d.]+) \| [^|]+ \|")
 WEIGHTED = " with imatrix"
 STYLE = (
-    "<style>text{font:12px system-ui,sans-serif;fill:#5d6168}.n{fill:#1d1f23;font:11.5px ui-monospace,monospace;paint-order:stroke;stroke:#fff;stroke-width:3px}"
-    ".g{fill:#fff}path{stroke:#e2e2dc;fill:none}.l{stroke:#5d6168;stroke-dasharray:3 4}circle{fill:#32548d}"
-    ".i{fill:#d36c07}@media(prefers-color-scheme:dark){text{fill:#a0a4ab}.n{fill:#e7e7e3;stroke:#1b1d20}.g{fill:#1b1d20}"
+    "<style>text{font:12px system-ui,sans-serif;fill:#5d6168}.n{fill:#1d1f23;font:11.5px ui-monospace,monospace;"
+    "paint-order:stroke;stroke:#fff;stroke-width:3px}.g{fill:#fff}path{stroke:#e2e2dc;fill:none}"
+    ".l{stroke:#5d6168;stroke-dasharray:3 4}circle{fill:#32548d}.i{fill:#d36c07}"
+    "@media(prefers-color-scheme:dark){text{fill:#a0a4ab}.n{fill:#e7e7e3;stroke:#1b1d20}.g{fill:#1b1d20}"
     "path{stroke:#303338}.l{stroke:#a0a4ab}circle{fill:#0298f2}.i{fill:#b9722b}}</style>"
 )
 
