@@ -10,7 +10,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check-bare test-aarch64 test-clang lint format house bench fuzz fuzz-differential wheels browser site docs clean
+.PHONY: help setup demo test test-all check-bare test-aarch64 test-clang lint format house bench fuzz fuzz-differential wheels browser vscode site docs clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -81,6 +81,9 @@ wheels: $(VENV)/release.stamp  ## wheels of every system in release/targets.toml
 
 browser: $(VENV)/package.stamp  ## the page that shows a dropped file without a server, in build/browser (needs npm)
 	$(PY) release/browser/build.py $(ARGS)
+
+vscode: $(VENV)/package.stamp  ## the extension for VS Code, as a .vsix in build/vscode
+	$(PY) release/vscode/build.py $(ARGS)
 
 # An environment of its own: the site needs nothing of the package.
 site: $(VENV)-site/site.stamp  ## the docs as a site in build/site; stops at a broken link

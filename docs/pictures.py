@@ -1,55 +1,79 @@
-"""Takes the pictures of docs/guide-view.md: `python docs/pictures.py ORIGINAL QUANTIZED`, two forms of one model. Needs
-the extra `view`, playwright and chromium."""
+"""Takes the pictures of docs/guide-view.md: `python docs/pictures.py ORIGINAL QUANTIZED [RELATIVE...]`.
+
+ORIGINAL and QUANTIZED are forms of one model, the others are of its family. `--measured REPORT` adds saved reports.
+Needs the extra `view`, playwright and chromium.
+"""
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import weighbridge as wb
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 WIDE = (1040, 660)
-#: File -> what is in it: of the pair or of the second model alone, the place, the size of the window, the colours, and
-#: what stands at the top (CSS; "" for the page's own).
-PICTURES: dict[str, tuple[bool, str, tuple[int, int], str, str]] = {
-    "view-summary.png": (False, "panel=summary", WIDE, "light", ""),
-    "view-layout.png": (True, "panel=layout", WIDE, "dark", ""),
-    "view-block.png": (False, "panel=microscope&tensor=2&block=3", WIDE, "light", ""),
-    "view-differences.png": (True, "panel=diff", WIDE, "dark", "section:has(.heat)"),
+
+
+class Picture(NamedTuple):
+    """`first`, `last`: the page's models, as a slice of all. `top`: the element that is scrolled to the top of the
+    window (CSS); "": none."""
+
+    first: int
+    last: int | None
+    place: str
+    scheme: str = "light"
+    top: str = ""
+    size: tuple[int, int] = WIDE
+
+
+PICTURES: dict[str, Picture] = {
+    "view-summary.png": Picture(1, 2, "panel=summary"),
+    "view-layout.png": Picture(0, 2, "panel=layout", "dark"),
+    "view-block.png": Picture(1, 2, "panel=microscope&tensor=2&block=3"),
+    "view-operators.png": Picture(1, 2, "panel=graph", top=".graph section:nth-of-type(2)", size=(1040, 900)),
+    "view-weights.png": Picture(0, 2, "panel=microscope&tensor=9&block=900"),
+    "view-differences.png": Picture(0, 2, "panel=diff", "dark", "section:has(.heat)"),
+    "view-family.png": Picture(0, None, "panel=lineage", size=(1040, 780)),
+    "view-quality.png": Picture(0, None, "panel=quality", "dark", "main"),
 }
 
 
-def take(browser: Any, url: str, place: str, size: tuple[int, int], scheme: str, top: str, target: Path) -> None:
+def take(browser: Any, url: str, picture: Picture, target: Path) -> None:
     """One picture, when the page reads nothing any more."""
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    width, height = picture.size
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=picture.scheme)
     page = context.new_page()
-    page.goto(f"{url}&{place}")
+    page.goto(f"{url}&{picture.place}")
     page.wait_for_selector("nav")
-    while page.locator(".waiting").count():
+    while page.locator(".waiting").count() or page.get_by_text("Checking whether").count():
         page.wait_for_timeout(50)
-    if top:
-        page.locator(top).evaluate("element => element.scrollIntoView({ block: 'start' })")
-        page.wait_for_timeout(200)
+    if picture.top:
+        page.locator(picture.top).first.evaluate("element => element.scrollIntoView({ block: 'start' })")
+    page.wait_for_timeout(200)
     page.screenshot(path=target)
     context.close()
 
 
-def main(original: str, quantized: str) -> None:
+def main(models: list[str], measured: list[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     FOLDER.mkdir(exist_ok=True)
     flags = ["--headless", "--no-sandbox", "--disable-gpu"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
-        for name, (pair, place, size, scheme, top) in PICTURES.items():
-            models = (original, quantized) if pair else (quantized,)
-            with wb.view(*models, browser=False) as view:
-                take(browser, view.url, place, size, scheme, top, FOLDER / name)
+        for name, picture in PICTURES.items():
+            first, *others = models[picture.first : picture.last]
+            with wb.view(first, others, measured=measured if picture.last is None else (), browser=False) as view:
+                take(browser, view.url, picture, FOLDER / name)
         browser.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--measured", action="append", default=[])
+    given = parser.parse_args()
+    main(given.models, given.measured)

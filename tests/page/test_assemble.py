@@ -131,7 +131,7 @@ def test_values_are_exported_where_they_are_asked_for(models: Path) -> None:
     with PageData(models / "f16.gguf", models / "q4.gguf") as data:
         found = answers_of(export(data, findings=False, values=True, progress=lambda d, t, _: seen.append((d, t))))
         assert not any(name.startswith("statistics") for name in answers_of(export(data, findings=False)))
-        for question in ("statistics?model=1&tensor=2", "channels?model=0&tensor=0", "heat?model=0", "diff?"):
+        for question in ("statistics?model=1&tensor=2", "channels?model=0&tensor=0", "heat?model=0", "diff?a=0&b=1"):
             name, _, given = question.partition("?")
             want = data.answer(name, dict(part.split("=") for part in given.split("&") if part))
             assert found[question]["answer"] == json.loads(want)

@@ -91,7 +91,7 @@ def test_a_question_is_cancelled(models: Path) -> None:
     sent: Sent = queue.Queue()
     with Slow(models / "q4.gguf") as data:
         desk = MessageDesk(data, sent.put, lambda: None)
-        desk.receive({"id": "slow", "question": "diff?"})
+        desk.receive({"id": "slow", "question": "diff?a=0&b=1"})
         assert begun.wait(60)
         assert sent.get(timeout=60) == {"id": "slow", "progress": [1, 2]}
         desk.receive({"cancel": "slow"})

@@ -18,9 +18,9 @@ from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab, VocabKind
 from weighbridge.page.control import Control
 from weighbridge.page.data import PageData
+from weighbridge.page.several.pair import token_pair
 from weighbridge.page.views.adapter import adapter_view
 from weighbridge.page.views.folder import FolderContents, FolderSetting, folder_table, folder_view
-from weighbridge.page.views.pair import token_pair
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def asked(data: PageData, name: str, **given: object) -> Any:
 def test_descent_of_two(models: Path) -> None:
     with PageData(models / "f16.gguf", models / "q4.gguf") as data:
         found = asked(data, "lineage")
-    assert found["report"]["pairs"][0]["relation"] == "quantized"
+    assert found["pairs"][0]["text"].startswith("quantized")
     assert "q4.gguf" in found["sentence"]
 
 
@@ -199,4 +199,4 @@ def test_tokens_of_two() -> None:
 
 def test_tokens_of_models_without_a_tokenizer(models: Path) -> None:
     with PageData(models / "llama", models / "q4.gguf") as data:
-        assert asked(data, "token_pair")["pair"] is None
+        assert asked(data, "token_pair", a=0, b=1)["pair"] is None

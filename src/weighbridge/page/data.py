@@ -36,19 +36,22 @@ _FIRST: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
 )  # fmt: skip
 #: Parameters that are text; the rest are numbers.
 _TEXTS: Final = frozenset({"text", "member", "conversation", "template"})
+_MODELS: Final = frozenset({"model", "a", "b"})  # numbers of models
 _Question = tuple[str, Mapping[str, str]]
 
 
 class PageData(PageModels):
-    """One or two open models, and the answers to a page's questions about them."""
+    """Open models, and the answers to a page's questions about them."""
 
-    def __init__(self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> None:
+    def __init__(
+        self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions(), measured: Sequence[str] = ()
+    ) -> None:
         self._worker = Workers(1, "page")
         self._header_answers: dict[tuple[str, ...], Future[bytes]] = {}
         self._slow_answers: dict[tuple[str, ...], bytes] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._closed = False
-        super().__init__(*paths, options=options)
+        super().__init__(*paths, options=options, measured=measured)
 
     def close(self) -> None:
         with self._lock:
@@ -109,7 +112,7 @@ class PageData(PageModels):
         if not (text.isascii() and text.isdecimal() and len(text) <= 19):
             raise UsageError(f"{key} is a number")
         number = int(text)
-        if key == "model" and number >= len(self.models):
+        if key in _MODELS and number >= len(self.models):
             raise UsageError(f"unknown model {number}")
         return number
 

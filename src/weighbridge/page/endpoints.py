@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
+from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.page.control import Control
 from weighbridge.page.models import PageModels
 
@@ -44,6 +45,7 @@ def start(data: PageModels) -> dict[str, Any]:
         {
             "path": path, "name": Path(path).name or path, "format": model.format, "tensors": len(model.index),
             "adapter": adapter_form(model) is not None,
+            "imatrix": model.format == "gguf" and recognised(model.index.files[0]),
             "folder": model.format != "gguf" and model.place.path.is_dir(),
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
@@ -51,7 +53,7 @@ def start(data: PageModels) -> dict[str, Any]:
         }
         for path, model, damage in zip(data.paths, data.models, data.damage, strict=True)
     ]  # fmt: skip
-    return {"version": __version__, "models": models}
+    return {"version": __version__, "models": models, "measured": len(data.measured)}
 
 
 def summary(data: PageModels, model: int) -> Any:
@@ -217,13 +219,13 @@ def heat(data: PageModels, model: int, control: Control) -> Any:
     return heat_maps(data.models[model], cancelled=control.cancelled, progress=control.progress)
 
 
-def diff(data: PageModels, control: Control) -> Any:
+def diff(data: PageModels, a: int, b: int, control: Control) -> Any:
     """The differences between two models, values included: the report, errors by layer and role, templates."""
     from weighbridge.page.side_by_side import side_by_side
     from weighbridge.reports.diff.errors import ERRORS, error_map
     from weighbridge.reports.diff.report import diff_models
 
-    report = diff_models(*_two_models(data), progress=control.progress)
+    report = diff_models(data.models[a], data.models[b], progress=control.progress)
     return {
         "report": report,
         "errors": {name: error_map(report, name) for name in ERRORS},
@@ -231,23 +233,23 @@ def diff(data: PageModels, control: Control) -> Any:
     }
 
 
-def token_pair(data: PageModels) -> Any:
+def token_pair(data: PageModels, a: int, b: int) -> Any:
     """The tokens of both models, or the reason why they can't be compared."""
-    from weighbridge.page.views.pair import token_pair
+    from weighbridge.page.several.pair import token_pair
 
-    models = _two_models(data)
     try:
-        return {"pair": token_pair(*(data.vocab(n) for n, _ in enumerate(models)))}
+        return {"pair": token_pair(data.vocab(a), data.vocab(b))}
     except WeighbridgeError as error:
         return {"pair": None, "reason": error.message}
 
 
 def lineage(data: PageModels, control: Control) -> Any:
-    """How two models are related, by samples of their weights."""
-    from weighbridge.page.views.pair import descent
+    """The family tree of all models, by samples of their weights."""
+    from weighbridge.page.several.family import family
 
-    report, sentence = descent(_two_models(data))
-    return {"report": report, "sentence": sentence}
+    if len(data.models) < 2:
+        raise UsageError("there is only one model")
+    return family(data.models, data.paths, control.progress)
 
 
 def adapter(data: PageModels, model: int, control: Control) -> Any:
@@ -259,10 +261,22 @@ def adapter(data: PageModels, model: int, control: Control) -> Any:
     return adapter_view(data.models[model], bases[0] if bases else None, control)
 
 
-def _two_models(data: PageModels) -> list[Any]:
-    if len(data.models) < 2:
-        raise UsageError("there is only one model")
-    return data.models
+def importance(data: PageModels, model: int, control: Control) -> Any:
+    """The entries of an importance matrix."""
+    from weighbridge.page.views.importance import importance
+
+    return importance(data.source(model, 0), control)
+
+
+def measured(data: PageModels, control: Control) -> Any:
+    """The saved measurements of the page."""
+    from weighbridge.page.views.measured import read_measured
+
+    sizes = {
+        Path(path).name: sum(source.size for source in model.index.files)
+        for path, model in zip(data.paths, data.models, strict=True)
+    }
+    return read_measured(data.measured, sizes)
 
 
 def bytes_of(data: PageModels, model: int, file: int, offset: int, length: int) -> Any:
@@ -277,6 +291,11 @@ def block(data: PageModels, model: int, tensor: int, number: int) -> Any:
     return block(data.models[model], data.tensor(model, tensor), number)
 
 
+def weights(data: PageModels, a: int, b: int, tensor: int, row: int, column: int) -> Any:
+    """Weights of a tensor of model `a`, and the same weights of model `b`."""
+    return data.shared_weights(a, b).at(tensor, row, column)
+
+
 def pickle(data: PageModels, model: int, file: int, member: str, start: int) -> Any:
     """Steps of a pickle, by default of the file's first one."""
     from weighbridge.page.views.pickle_trace import pickle_trace
@@ -284,11 +303,11 @@ def pickle(data: PageModels, model: int, file: int, member: str, start: int) -> 
     return pickle_trace(data.source(model, file).name, member=member or None, start=start)
 
 
-def moves(data: PageModels, file: int) -> Any:
+def moves(data: PageModels, a: int, b: int, file: int) -> Any:
     """The regions at other places in the same file of two models."""
     from weighbridge.page.views.layout import moves
 
-    rows = moves(*[data.layout(model, file) for model, _ in enumerate(_two_models(data))])
+    rows = moves(data.layout(a, file), data.layout(b, file))
     return {"total": len(rows), "rows": rows[:_SHOWN]}
 
 
@@ -325,7 +344,8 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "tensors": Endpoint(tensors, ("model",), cached=True),
         "metadata": Endpoint(metadata, ("model",)),
         "layout": Endpoint(layout, ("model", "file"), cached=True),
-        "moves": Endpoint(moves, ("file",)),
+        "moves": Endpoint(moves, ("a", "b", "file")),
+        "weights": Endpoint(weights, ("a", "b", "tensor", "row", "column")),
         "vocabulary": Endpoint(vocabulary, ("model",), cached=True),
         "tokens": Endpoint(tokens, ("model", "text")),
         "rendered": Endpoint(rendered, ("model", "template", "conversation", "prompt"), slow=True),
@@ -333,10 +353,12 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
         "statistics": Endpoint(statistics, ("model", "tensor"), slow=True),
         "channels": Endpoint(channels, ("model", "tensor"), slow=True),
         "heat": Endpoint(heat, ("model",), slow=True),
-        "diff": Endpoint(diff, slow=True),
-        "token_pair": Endpoint(token_pair, cached=True),
+        "diff": Endpoint(diff, ("a", "b"), slow=True),
+        "token_pair": Endpoint(token_pair, ("a", "b"), cached=True),
         "lineage": Endpoint(lineage, slow=True),
         "adapter": Endpoint(adapter, ("model",), slow=True),
+        "importance": Endpoint(importance, ("model",), slow=True),
+        "measured": Endpoint(measured, slow=True),
         "bytes": Endpoint(bytes_of, ("model", "file", "offset", "length")),
         "block": Endpoint(block, ("model", "tensor", "number")),
         "pickle": Endpoint(pickle, ("model", "file", "member", "start")),

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.words import plural
+from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.page.assemble import page
 from weighbridge.page.control import Control
 from weighbridge.page.data import PageData
@@ -62,16 +63,20 @@ def key(question: Question) -> str:
 
 
 def header_questions(data: PageData, findings: bool) -> Iterator[Question]:
-    """Yields the questions that headers answer."""
+    """Yields the questions that headers answer, and the family tree of more than two models, which needs samples."""
     yield "start", {}
-    if len(data.models) > 1:
-        yield "token_pair", {}
+    yield from (("token_pair", pair) for pair in _pairs(data))
+    if len(data.models) > 2:
+        yield "lineage", {}
+    if data.measured:
+        yield "measured", {}
+    names = [name for name in _PER_MODEL if findings or name != "findings"]
     for number, model in enumerate(data.models):
-        for name in _PER_MODEL:
-            if findings or name != "findings":
-                yield name, {"model": number}
+        yield from ((name, {"model": number}) for name in names)
         if model.format != "gguf" and model.place.path.is_dir():
             yield "folder", {"model": number}
+        if model.format == "gguf" and recognised(model.index.files[0]):
+            yield "importance", {"model": number}
         yield "tree", {"model": number, "counted": 1}
         for file in range(len(model.index.files)):
             yield "layout", {"model": number, "file": file}
@@ -89,16 +94,21 @@ def _value_questions(data: PageData) -> Iterator[Question]:
             yield "statistics", {"model": number, "tensor": tensor}
             if len(entry.shape) > 1:
                 yield "channels", {"model": number, "tensor": tensor}
-    if len(data.models) > 1:
-        yield "diff", {}
+    yield from (("diff", pair) for pair in _pairs(data))
+    if len(data.models) == 2:
         yield "lineage", {}
+
+
+def _pairs(data: PageData) -> Iterator[Mapping[str, int]]:
+    """Yields the first model with each of the others."""
+    yield from ({"a": 0, "b": number} for number in range(1, len(data.models)))
 
 
 def _weight(data: PageData, question: Question) -> int:
     """Returns approximately how many bytes of tensor data a question reads."""
     name, params = question
     if name == "diff":
-        return sum(model.index.nbytes for model in data.models)
+        return sum(data.models[int(params[side])].index.nbytes for side in "ab")
     if name not in ("heat", "statistics", "channels"):
         return 0
     index = data.models[int(params["model"])].index

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
@@ -20,20 +22,28 @@ from weighbridge.page.views.file_view import FileView
 from weighbridge.page.views.layout import LayoutMap, layout_map
 from weighbridge.reports.survey import Survey, survey
 
+if TYPE_CHECKING:
+    from weighbridge.page.several.shared_weights import WeightPairs
+
 
 class PageModels(Closing):
-    """One or two open models. A damaged model is opened as far as its headers can be read; `damage` has the error.
+    """The open models of a page. A damaged model is opened as far as its headers can be read; `damage` has the error.
+    `measured`: the paths of saved measurements.
 
     Raises the errors of `open_model` if nothing of a model can be read."""
 
-    def __init__(self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> None:
+    def __init__(
+        self, *paths: str | os.PathLike[str], options: SourceOptions = SourceOptions(), measured: Sequence[str] = ()
+    ) -> None:
         self.read_here = True  # whether the page's reader is at this machine, whose memory it may show
         self.paths: tuple[str, ...] = tuple(path_text(path) for path in paths)
+        self.measured = tuple(measured)
         self.models: list[OpenModel] = []
         self.damage: list[FormatError | None] = []
         self._file_views: dict[tuple[int, int], FileView] = {}
         self._vocabs: dict[int, Vocab] = {}
         self._surveys: dict[int, Survey] = {}
+        self._weight_pairs: dict[tuple[int, int], WeightPairs] = {}
         self._lock = threading.RLock()  # without threads, an answer is computed while it is held
         try:
             for path in paths:
@@ -57,7 +67,8 @@ class PageModels(Closing):
     @property
     def title(self) -> str:
         """The names of the models."""
-        return " and ".join(Path(path).name or path for path in self.paths)
+        names = [Path(path).name or path for path in self.paths]
+        return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
     def survey(self, model: int) -> Survey:
         """Returns the survey of a model, which several answers share."""
@@ -78,6 +89,15 @@ class PageModels(Closing):
         if tensor >= len(entries):
             raise UsageError(f"unknown tensor {tensor}")
         return entries[tensor].name
+
+    def shared_weights(self, a: int, b: int) -> WeightPairs:
+        """Returns the tensors that two models have in common, of the last two models only."""
+        from weighbridge.page.several.shared_weights import WeightPairs
+
+        with self._lock:
+            if (a, b) not in self._weight_pairs:
+                self._weight_pairs = {(a, b): WeightPairs(self.models[a], self.models[b])}
+            return self._weight_pairs[a, b]
 
     def vocab(self, model: int) -> Vocab:
         """Returns the tokenizer of a model, which is read once. Raises the errors of `vocab_of`."""

@@ -14,7 +14,7 @@ from typing import Final
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
-from weighbridge.models.clients import ClientVerdict, loads
+from weighbridge.models.clients import LLAMA_CPP, ClientVerdict, loads
 from weighbridge.models.open import open_headers
 from weighbridge.page.views.judged_steps import JudgedStep, judged_steps
 from weighbridge.reports.identify import IdentifyReport, identify
@@ -22,6 +22,7 @@ from weighbridge.reports.scan.model import ScanFinding, ScanReport, ScanVerdict,
 from weighbridge.reports.verify.report import VerifyReport
 
 _SHOWN: Final = 200  # findings
+_COMPANION: Final = "llamacpp/companion"  # the rule of a file that isn't a model itself
 
 
 class Level(StrEnum):
@@ -157,8 +158,10 @@ def _safe(scanned: ScanReport) -> VerdictAnswer:
 
 
 def _client(path: str, verified: VerifyReport) -> ClientVerdict | None:
-    """Returns the verdict of the program that the model is for. A damaged model isn't opened: `verify` has its
-    verdict."""
+    """Returns the verdict of the program that the model is for; it is undecided for a file that accompanies a model. A
+    damaged model isn't opened: `verify` has its verdict."""
+    if (companion := next((f for f in verified.findings if f.rule == _COMPANION), None)) is not None:
+        return ClientVerdict(LLAMA_CPP, None, companion.message.rpartition(": it ")[2])
     with suppress(WeighbridgeError, OSError), open_headers(path).model as model:
         return loads(model)
     stopped = next((v for v in verified.verdicts if v.accepts is False), None)
@@ -176,6 +179,8 @@ def _loaded(client: ClientVerdict | None, identity: IdentifyReport) -> VerdictAn
         if client.accepts:
             return VerdictAnswer(question, Level.OK, f"{client.client} loads it")
         return VerdictAnswer(question, Level.ERROR, f"{client.client} would refuse it")
+    if client is not None and client.why:
+        return VerdictAnswer(question, Level.INFO, client.why)
     if client is not None and identity.format == "hf-model":
         return VerdictAnswer(question, Level.UNCHECKED, f"made for {client.client} (loading not checked)")
     return VerdictAnswer(question, Level.UNCHECKED, "loading not checked")

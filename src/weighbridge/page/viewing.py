@@ -1,15 +1,21 @@
-"""Shows a page about a model, or about the differences between two: served, as a notebook widget, or exported."""
+"""Shows a page about a model, or about several and their differences: served, as a notebook widget, or exported."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.closeable import Closing
+from weighbridge.base.errors import UsageError
 from weighbridge.base.options import ProgressKeyword, accepting, option
 from weighbridge.conversion.options import Path
 from weighbridge.io.options import OverwriteOptions
 from weighbridge.models.model import FamilyOptions, SourceOptions
+
+#: Models of a page, as many as `wb lineage` compares.
+MOST: Final = 64
 
 if TYPE_CHECKING:
     from weighbridge.adapters.serving.page_server import PageServer
@@ -45,7 +51,10 @@ class ServedPage(Closing):
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions(FamilyOptions):
-    other: Path | None = field(default=None, kw_only=False)
+    other: Path | Sequence[Path] | None = field(default=None, kw_only=False)
+    measured: Sequence[str] = option(
+        "Draw a saved report of quantize --report or quality --json.", (), metavar="FILE", kind="file"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +72,8 @@ class ExportOptions(OverwriteOptions, PageOptions, ProgressKeyword):
 
 @accepting(ViewOptions)
 def view(path: Path, options: ViewOptions) -> ServedPage:
-    """Serves a page about the model at `path`, and its differences from `other`, to this machine only.
+    """Serves a page about the model at `path` to this machine only. With `other`, a model or several: also their
+    differences, two at a time, and the family tree of all.
 
     `wait` returns when the page was closed for `idle` minutes. Raises the errors of `open`, UsageError if the port is
     taken, and UnsupportedError without the extra `view`.
@@ -71,7 +81,7 @@ def view(path: Path, options: ViewOptions) -> ServedPage:
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.assemble import page
 
-    data = _page_data(path, options.other, options.arch_file)
+    data = _page_data(path, options.other, options.arch_file, options.measured)
     try:
         data.prepare()
         document = page("Weighbridge")
@@ -86,7 +96,9 @@ def view(path: Path, options: ViewOptions) -> ServedPage:
     return ServedPage(data, server)
 
 
-def widget(path: Path, other: Path | None = None, *, height: int = 640, arch_file: Path | None = None) -> Any:
+def widget(
+    path: Path, other: Path | Sequence[Path] | None = None, *, height: int = 640, arch_file: Path | None = None
+) -> Any:
     """Returns the page of `view` as a notebook widget (anywidget), which the kernel answers without a server.
     `height`: in CSS pixels. Closing the widget closes the files. Raises the errors of `open`, and UnsupportedError
     without the extra `notebook`."""
@@ -112,13 +124,22 @@ def export_view(path: Path, output: Path, options: ExportOptions) -> None:
     from weighbridge.page.export import export
 
     check_target(output, overwrite=options.overwrite, folder=False)
-    with _page_data(path, options.other, options.arch_file) as data:
+    with _page_data(path, options.other, options.arch_file, options.measured) as data:
         data.read_here = False
         page = export(data, values=options.values, progress=options.progress)
         write_file(output, page.encode(), overwrite=options.overwrite)
 
 
-def _page_data(path: Path, other: Path | None, arch_file: Path | None) -> PageData:
+def _page_data(
+    path: Path, other: Path | Sequence[Path] | None, arch_file: Path | None, measured: Sequence[str] = ()
+) -> PageData:
     from weighbridge.page.data import PageData
 
-    return PageData(path, *([] if other is None else [other]), options=SourceOptions(arch_file=arch_file))
+    others = [] if other is None else [other] if isinstance(other, str | os.PathLike) else other
+    if len(others) >= MOST:
+        raise UsageError(f"a page shows 1 to {MOST} models, not {len(others) + 1}")
+    if measured:
+        from weighbridge.page.views.measured import read_measured
+
+        read_measured(measured, {})  # refuses other files before the models are opened
+    return PageData(path, *others, options=SourceOptions(arch_file=arch_file), measured=measured)

@@ -1,4 +1,4 @@
-"""`wb view`: a page about a model, or about the difference between two."""
+"""`wb view`: a page about a model, or about several and their differences."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ class ViewCommand(ViewOptions, ExportOptions, CommandOptions):
     epilog=examples(
         "wb view model.gguf",
         "wb view ./my-model/ my-model-Q4_K_M.gguf",
+        "wb view ./base/ ./tuned/ ./merged/ merged-Q4_K_M.gguf",
         "wb view model.gguf -o page.html",
         "wb view ./my-model/ my-model-Q4_K_M.gguf -o page.html --values",
         "wb view model.gguf --port 8000 --no-browser",
     ),
 )
 @click.argument("path", type=SOURCE)
-@click.argument("other", type=SOURCE, required=False)
-def view(path: str, other: str | None, options: ViewCommand) -> None:
-    """View the model at PATH in a browser, and with OTHER the differences from it.
+@click.argument("other", type=SOURCE, nargs=-1, metavar="[OTHER...]")
+def view(path: str, other: tuple[str, ...], options: ViewCommand) -> None:
+    """View the model at PATH in a browser, and with OTHER the differences from it; with several, also their family
+    tree.
 
     Shows a summary, the tensors, the layout of the file, bytes with their meaning, the distribution of the values, the
     tokenizer and the architecture. The page is served only to this machine, under an address with a token, and loads

@@ -75,8 +75,19 @@ export function expect(questions) {
   }));
 }
 
-function named(name, given) {
-  const query = new URLSearchParams(Object.entries(given).map(([k, v]) => [k, String(v)]));
+let sides = [0, 1]; // the numbers of the models that the page shows as A and B
+const OF_BOTH = new Set(["diff", "token_pair", "moves", "weights"]);
+
+/** Shows these of the server's models as A and B: questions about model 0 or 1 are about them. */
+export function showSides(numbers) {
+  sides = numbers;
+}
+
+/** A question as text. `real`: the number of a model, whether it is shown or not; `from`: side A of a question about both. */
+function named(name, { real, from = 0, ...given }) {
+  const model = real ?? (given.model === undefined ? undefined : sides[given.model]);
+  const about = { ...given, ...(model === undefined ? {} : { model }), ...(OF_BOTH.has(name) ? { a: sides[from], b: sides[1 - from] } : {}) };
+  const query = new URLSearchParams(Object.entries(about).map(([k, v]) => [k, String(v)]));
   query.sort();
   return `${name}?${query}`;
 }

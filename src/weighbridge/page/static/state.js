@@ -43,6 +43,13 @@ export function tensorList(columns) {
   return { ...columns, names, lower: null, length: names.length, at, colors: colorsOf(bySize(columns)) };
 }
 
+/** The number of a tensor's twin in another list: of the same name, or of the same role and layer; -1 without one. */
+export function twinOf(list, tensor) {
+  if (!tensor || !list) return -1;
+  const named = list.names.indexOf(tensor.name);
+  return named >= 0 ? named : list.layer.findIndex((layer, i) => layer === tensor.layer && list.roles[list.role[i]] === tensor.role);
+}
+
 /** The number types, the one with most bytes first. */
 function bySize({ dtypes, dtype, nbytes }) {
   const sums = dtypes.map(() => 0);

@@ -52,6 +52,13 @@ export function number(x, places = 4) {
   return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 1) : String(Number(x.toPrecision(places)));
 }
 
+/** A number with as many digits as its neighbours in a column: zeros at the end stay. */
+export function fixed(x, places = 4) {
+  if (typeof x !== "number" || Number.isInteger(x)) return number(x, places);
+  const size = Math.abs(x);
+  return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 1) : x.toPrecision(places);
+}
+
 export function percent(share) {
   return share > 0 && share < 0.001 ? "< 0.1 %" : `${(share * 100).toFixed(1)} %`;
 }

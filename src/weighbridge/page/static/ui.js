@@ -14,6 +14,17 @@ function broken(text) {
   return text.split(/(?<=[._/])(?=[A-Za-z]{3})/).flatMap((piece, i) => (i > 0 ? [html`<wbr />`, piece] : [piece]));
 }
 
+/** `1.23 MB` with the unit set apart, so that numbers in a column are below one another. */
+export function Amount({ text }) {
+  const at = text.lastIndexOf(" ");
+  return at < 0 ? html`${text}<span class="unit"></span>` : html`${text.slice(0, at)} <span class="unit">${text.slice(at + 1)}</span>`;
+}
+
+/** Where there is nothing to show, and why. */
+export function Empty({ children }) {
+  return html`<p class="empty">${children}</p>`;
+}
+
 /** What is wrong, with the next step. */
 export function Problem({ error, hint }) {
   return html`<div class="problem" role="alert"><b>${visible(error)}</b>${hint && html`<br/>${visible(hint)}`}</div>`;
@@ -65,7 +76,7 @@ export function StackedBar({ label, rows, total, detail }) {
     </div>
     <div class="scroll" tabindex="0" role="region" aria-label=${label}><table class="legend"><thead class="hidden"><tr><th>${label}</th><th>bytes</th><th>share</th>${detail && html`<th>detail</th>`}</tr></thead><tbody>
       ${rows.map((r) => html`<tr><th scope="row"><i style=${{ background: r.color }}></i><${Name} text=${r.name} /></th>
-        <td>${bytes(r.nbytes)}</td><td>${percent(r.nbytes / sum)}</td>${detail && html`<td class="quiet">${detail(r)}</td>`}</tr>`)}
+        <td><${Amount} text=${bytes(r.nbytes)} /></td><td><${Amount} text=${percent(r.nbytes / sum)} /></td>${detail && html`<td class="quiet">${detail(r)}</td>`}</tr>`)}
     </tbody></table></div></figure>`;
 }
 
@@ -74,6 +85,9 @@ export function Facts({ rows }) {
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return html`<dl class="facts">${shown.map(([name, value, wide]) => html`<div class=${wide ? "wide" : ""}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
+
+/** The names of two models with their letters, as heads of a table. */
+export const headsOf = (models) => models.map((m, i) => html`<b>${"AB"[i]}</b> <${Name} text=${m.name} />`);
 
 export function Chip({ kind = "", children }) {
   return html`<span class=${"chip " + kind}>${children}</span>`;

@@ -9,14 +9,14 @@ import { Name } from "./ui.js";
 const MARKS = { danger: "✕", error: "✕", unproven: "!", warning: "!", info: "i", unchecked: "?", ok: "✓" };
 const WORDS = { danger: "dangerous", error: "error", unproven: "not proven", warning: "warning", info: "note", unchecked: "not checked", ok: "good" };
 
-/** The verdict on each model, [{data, error}], once `shown` is kept. */
-export function useVerdicts(models, shown) {
+/** The verdict on each model, [{data, error}], once `shown` is kept; first on those of `sides`. */
+export function useVerdicts(models, shown, sides) {
   const [verdicts, setVerdicts] = useState([]);
   useEffect(() => {
     if (!models) return;
     const set = (model, state) => setVerdicts((old) => Object.assign([...old], { [model]: state }));
     shown.then(async () => {
-      for (const model of models.keys()) await ask("findings", { model }).then((data) => set(model, { data }), (error) => set(model, { error }));
+      for (const real of new Set([...sides, ...models.keys()])) await ask("findings", { real }).then((data) => set(real, { data }), (error) => set(real, { error }));
     });
   }, [models]);
   return verdicts;

@@ -17,7 +17,13 @@ from weighbridge.base.errors import UsageError
 from weighbridge.reports.diff.quality import Quality, QualityReport
 
 _WIDE, _HIGH, _LEFT, _TOP = 720, 300, 70, 40
-_COLORS: Final = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac", "#eeca3b")
+#: The page's colours, which stay apart for the colour-blind; a ninth type has the first one again.
+_COLORS: Final = ("#32548d", "#d36c07", "#658e61", "#7d142d", "#9a80dc", "#6f5109", "#099da4", "#626263")
+_DRAWN: Final = (
+    "<style>text{font:12px system-ui,sans-serif;fill:#5d6168;font-variant-numeric:tabular-nums}.t{font-size:15px;"
+    "font-weight:600;fill:#1d1f23}.g{fill:#fff}line{stroke:#e2e2dc}@media(prefers-color-scheme:dark){text{fill:#a0a4ab}"
+    ".t{fill:#e7e7e3}.g{fill:#1b1d20}line{stroke:#303338}circle,.b{stroke:#fff;stroke-opacity:.5}}</style>"
+)
 
 
 def render(report: QualityReport, path: PurePath, title: str) -> bytes:
@@ -48,12 +54,13 @@ def svg(report: QualityReport, title: str) -> str:
     for i, (name, size) in enumerate(report.types.items()):
         y, width = top + 22 * i, (_WIDE - 120) * size / most
         bars.append(f'<text x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{name}</text>')
-        bars.append(f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="16" fill="{colors[name]}"/>')
-        bars.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 12}">{size / 1e6:,.1f} MB</text>')
+        bars.append(
+            f'<rect class="b" x="{_LEFT}" y="{y}" width="{width:.1f}" height="16" rx="3" fill="{colors[name]}"/>'
+        )
+        bars.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 12}">{size / 1e6:,.3g} MB</text>')
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDE + 30} {height}" '
-        f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
-        f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDE + 30} {height}">{_DRAWN}\n'
+        f'<rect class="g" width="100%" height="100%"/>\n<text class="t" x="{_LEFT}" y="22">{escape(title)}</text>\n'
         + "\n".join([*_axes(report), *dots, *bars])
         + "\n</svg>\n"
     )
@@ -81,7 +88,7 @@ def _axes(report: QualityReport) -> Iterable[str]:
     low, high = _decades(report)
     for power in range(low, high + 1):
         y = _y(report, 10.0**power)
-        yield f'<line x1="{_LEFT}" x2="{_LEFT + _WIDE}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+        yield f'<line x1="{_LEFT}" x2="{_LEFT + _WIDE}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">1e{power}</text>'
     yield f'<text x="16" y="{_TOP + _HIGH / 2}" transform="rotate(-90 16 {_TOP + _HIGH / 2})">NMSE</text>'
     for bits in sorted({q.bits for q in report.tensors}):

@@ -74,7 +74,7 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOpti
         report = diff_models(
             left, right, names=options.names, tolerance=options.tolerance, jobs=options.jobs, progress=options.progress
         )
-        related = relate_models(left, right).pairs[0] if options.lineage else None
+        related = relate_models([left, right], [path_text(a), path_text(b)]).pairs[0] if options.lineage else None
         return replace(report, a=path_text(a), b=path_text(b), notes=(*notes, *report.notes), lineage=related)
 
 
@@ -131,7 +131,7 @@ def compare(
     progress: Progress | None = None,
 ) -> Comparison:  # fmt: skip
     """Compares every tensor of two open models; the arguments are those of `diff`."""
-    dialect, left, right, notes = _views(a, b, names)
+    dialect, left, right, notes = common_views(a, b, names)
     changes = [TensorChange(name, "only in a", a=_describe(left[name])) for name in left if name not in right]
     changes += [TensorChange(name, "only in b", b=_describe(right[name])) for name in right if name not in left]
     common = [name for name in left if name in right]
@@ -146,10 +146,10 @@ def compare(
     return Comparison(dialect, left, right, tuple(changes), notes)
 
 
-_View = Mapping[str, "LogicalTensor"]
+View = Mapping[str, "LogicalTensor"]
 
 
-def _views(a: OpenModel, b: OpenModel, names: Names) -> tuple[str, _View, _View, tuple[str, ...]]:
+def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str, View, View, tuple[str, ...]]:
     """Returns the dialect, both models under its names, and notes."""
     if names in ("stored", "logical"):
         return names, getattr(a, names), getattr(b, names), ()
@@ -163,7 +163,7 @@ def _views(a: OpenModel, b: OpenModel, names: Names) -> tuple[str, _View, _View,
         return "logical", a.logical, b.logical, (f"compared by logical names: {error.message}",)
 
 
-def _canonical_views(a: OpenModel, b: OpenModel) -> tuple[_View, _View, tuple[str, ...]]:
+def _canonical_views(a: OpenModel, b: OpenModel) -> tuple[View, View, tuple[str, ...]]:
     """Returns both models under canonical names. If one is a folder and the other a GGUF, the folder's weights are
     changed as in a GGUF: multipliers folded in, rows normalized, products computed."""
     if (a.format == "gguf") == (b.format == "gguf") or not (a.family.folded or a.resolved.normalized):
@@ -228,7 +228,7 @@ def _slabs(a: LogicalTensor, b: LogicalTensor) -> Iterator[tuple[Any, ...]]:
     """Yields runs of rows of both tensors as flat f64 arrays: floats rounded to F32, integers exact up to 53 bits."""
     import numpy as np
 
-    nodes = _castable(a), _castable(b)
+    nodes = comparable(a), comparable(b)
     spec = nodes[0].spec
     step = max(1, _SLAB // max(spec.row_atoms, 1))
     for lo in range(0, spec.rows, step):
@@ -236,7 +236,7 @@ def _slabs(a: LogicalTensor, b: LogicalTensor) -> Iterator[tuple[Any, ...]]:
         yield tuple(node.read(lo, hi).view(np.dtype(node.spec.dtype.numpy)).astype(np.float64) for node in nodes)
 
 
-def _castable(node: LogicalTensor) -> Node:
+def comparable(node: LogicalTensor) -> Node:
     """Returns the node as F32, or as stored if F32 would round its integers. Raises UnsupportedError if it has no
     values to compare."""
     from weighbridge.tensors import kernels

@@ -13,6 +13,7 @@ _GLYPH: Final = 7.4  # width of a character at 13 px, at most
 _STYLE: Final = (
     "text{font:13px system-ui,sans-serif;fill:#1b1f24}.d{fill:#57606a;font-size:12px}rect{fill:#f6f8fa;stroke:#8c959f}"
     "path{fill:none;stroke:#57606a;stroke-width:1.5}.u{stroke-dasharray:4 4}"
+    "@media(prefers-color-scheme:dark){text{fill:#e7e7e3}.d{fill:#a0a4ab}rect{fill:#24262a;stroke:#75797f}path{stroke:#a0a4ab}}"
 )
 
 

@@ -47,12 +47,8 @@ def lineage(models: Sequence[Path], options: LineageOptions) -> LineageReport:
         )
     with ExitStack() as stack:
         opening = SourceOptions(arch_file=options.arch_file)
-        opened, notes = with_borrowed_configs([stack.enter_context(open_model(path, opening)) for path in models])
-        names = _names(models, opened)
-        with_gguf = any(model.format == "gguf" for model in opened)
-        samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, opened, strict=True)}
-        report = relate_all(samplers, [path_text(path) for path in models], options.progress)
-        return replace(report, notes=(*notes, *report.notes))
+        opened = [stack.enter_context(open_model(path, opening)) for path in models]
+        return relate_models(opened, [path_text(path) for path in models], options.progress)
 
 
 def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: Progress | None) -> LineageReport:
@@ -66,13 +62,14 @@ def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: 
     return _report(samplers, pairs, paths)
 
 
-def relate_models(a: OpenModel, b: OpenModel) -> LineageReport:
-    """Returns the relation of two open models."""
-    (a, b), _ = with_borrowed_configs([a, b])
-    names = _names([a.place.path, b.place.path], [a, b])
-    with_gguf = "gguf" in (a.format, b.format)
-    samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, (a, b), strict=True)}
-    return _report(samplers, [relate(*samplers.values())], [str(a.place.path), str(b.place.path)])
+def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: Progress | None = None) -> LineageReport:
+    """Returns the relations of open models. `paths`: in the order of `models`."""
+    models, notes = with_borrowed_configs(models)
+    with_gguf = any(model.format == "gguf" for model in models)
+    names = _names(paths, models)
+    samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, models, strict=True)}
+    report = relate_all(samplers, paths, progress)
+    return replace(report, notes=(*notes, *report.notes))
 
 
 def _names(paths: Sequence[Path], models: Sequence[OpenModel]) -> list[str]:

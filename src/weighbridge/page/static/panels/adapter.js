@@ -1,6 +1,6 @@
 // What an adapter changes: each matrix with its rank, and how large the change is.
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
-import { number, percent, plural, shape, visible, whole } from "../text.js";
+import { fixed, number, percent, plural, shape, visible, whole } from "../text.js";
 import { Choice, Facts, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 export function Adapter({ models }) {
@@ -27,5 +27,5 @@ function Table({ changes }) {
   const most = Math.max(1e-300, ...changes.map(value));
   return html`<div class="tools"><${Choice} label="Order" options=${[["file", "As in the file"], ["norm", "Largest first"]]} value=${order} onChange=${setOrder} /></div>
     <div class="scroll tall" tabindex="0" role="region" aria-label="Changed matrices"><table class="norms"><thead><tr><th>matrix</th><th>shape</th><th class="n">rank</th><th class="n">norm of the change</th>${related && html`<th class="n">of the weight’s</th>`}<th class="wide"><span class="hidden">share of the largest</span></th></tr></thead><tbody>
-    ${rows.map((c) => html`<tr><th scope="row"><${Name} text=${c.name} /></th><td>${shape(c.shape)}</td><td class="n">${c.rank}</td><td class="n">${number(c.norm, 4)}</td>${related && html`<td class="n">${c.relative === null ? "" : percent(c.relative)}</td>`}<td class="wide"><i class="bar" style=${{ width: `${(value(c) / most) * 100}%` }}></i></td></tr>`)}</tbody></table></div>`;
+    ${rows.map((c) => html`<tr><th scope="row"><${Name} text=${c.name} /></th><td>${shape(c.shape)}</td><td class="n">${c.rank}</td><td class="n">${fixed(c.norm, 4)}</td>${related && html`<td class="n">${c.relative === null ? "" : percent(c.relative)}</td>`}<td class="wide"><i class="bar" style=${{ width: `${(value(c) / most) * 100}%` }}></i></td></tr>`)}</tbody></table></div>`;
 }

@@ -2,20 +2,22 @@
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
 import { isExported } from "../api.js";
 import { HeatTable } from "../heatmap.js";
-import { bytes, number, plural, visible, whole } from "../text.js";
-import { Choice, Name, Section, SideBySide, useAnswer, useWindow, Waiting } from "../ui.js";
+import { bytes, fixed, plural, visible, whole } from "../text.js";
+import { twinOf } from "../state.js";
+import { Choice, Empty, Name, Section, SideBySide, useAnswer, useWindow, Waiting } from "../ui.js";
+import { TensorErrors } from "./measured.js";
 
 const SWIFT = 2e8; // bytes that are compared without being asked
 const KINDS = { "only in a": "only in A", "only in b": "only in B", renamed: "renamed", shape: "other shape", values: "changed", "type, values": "retyped, changed", type: "retyped", equal: "the same" };
 const kindOf = (t) => (t.kind === "values" && t.retyped ? "type, values" : t.kind);
 /** Statistics of errors: what they are called, and how a value is shown. */
-export const ERRORS = { snr: ["Signal to noise, dB", (v) => v.toFixed(1)], error: ["Relative error", (v) => number(v, 3)], max_abs: ["Largest error", (v) => number(v, 3)], cosine: ["Cosine", (v) => number(v, 5)] };
+export const ERRORS = { snr: ["Signal to noise, dB", (v) => v.toFixed(1)], error: ["Relative error", (v) => fixed(v, 3)], max_abs: ["Largest error", (v) => fixed(v, 3)], cosine: ["Cosine", (v) => fixed(v, 5)] };
 
-export function Diff({ models }) {
+export function Diff({ models, lists }) {
   const size = models.flatMap((m) => m.files).reduce((s, f) => s + f.size, 0);
   const [wanted, setWanted] = useState(isExported() || size <= SWIFT);
   const state = useAnswer("diff", {}, wanted);
-  if (state.data) return html`<${Report} data=${state.data.report} models=${models} /><${Errors} layers=${state.data.report.layers} maps=${state.data.errors} />
+  if (state.data) return html`<${Report} data=${state.data.report} models=${models} /><${SizeAndError} tensors=${state.data.report.tensors} list=${lists[1]} /><${Errors} layers=${state.data.report.layers} maps=${state.data.errors} />
     <${Templates} rows=${state.data.template} /><${Metadata} rows=${state.data.report.metadata} />`;
   return html`<${Section} title="Differences">
     <p><b>A</b> <${Name} text=${models[0].name} /> <span class="quiet">and</span> <b>B</b> <${Name} text=${models[1].name} /></p>
@@ -34,7 +36,7 @@ function Report({ data, models }) {
       ${data.notes.map((note) => html`<p class="quiet">${visible(note)}</p>`)}
       ${data.tensors.length > 0 && html`<div class="tools"><${Choice} label="Show" options=${[["", "All that differ"], ...counts.filter(([k]) => k !== "equal").map(([k]) => [k, KINDS[k] ?? k])]} value=${kind} onChange=${setKind} /></div>
         <${Changes} rows=${rows} />`}
-      ${!data.tensors.length && html`<p>All ${plural(total, "tensor")} are equal.</p>`}<//>`;
+      ${!data.tensors.length && html`<${Empty}>All ${plural(total, "tensor")} are equal.<//>`}<//>`;
 }
 
 /** How many tensors there are of each kind, in the order of the kinds. */
@@ -54,8 +56,21 @@ function Changes({ rows }) {
     <div role="rowgroup"><div class="row head" role="row" aria-rowindex="1">${["tensor", "what", "A", "B", "largest", "signal to noise", "cosine"].map((t, i) => html`<span role="columnheader" class=${i > 3 ? "n" : ""}>${t}</span>`)}</div></div>
     <div class="rows" ref=${ref} style=${{ maxHeight: `${Math.max(rows.length, 2) * ROW + 16}px` }} role="rowgroup" tabindex="0" aria-label="Rows"><div style=${{ height: `${full}px` }} role="presentation"><div style=${{ transform: `translateY(${top}px)` }} role="presentation">
       ${rows.slice(first, last).map((t, i) => html`<div class="row" role="row" aria-rowindex=${first + i + 2} key=${t.name}><span role="cell" class="end"><bdi dir="ltr"><${Name} text=${t.name} />${t.name_b && html` <span class="quiet">→</span> <${Name} text=${t.name_b} />`}</bdi></span><span role="cell">${KINDS[kindOf(t)]}</span>
-        <span role="cell"><${Name} text=${t.a} /></span><span role="cell"><${Name} text=${t.b} /></span><span role="cell" class="n">${number(t.max_abs)}</span><span role="cell" class="n">${noise(t)}</span><span role="cell" class="n">${number(t.cosine, 6)}</span></div>`)}
+        <span role="cell"><${Name} text=${t.a} /></span><span role="cell"><${Name} text=${t.b} /></span><span role="cell" class="n">${fixed(t.max_abs)}</span><span role="cell" class="n">${noise(t)}</span><span role="cell" class="n">${fixed(t.cosine, 6)}</span></div>`)}
     </div></div></div></div>`;
+}
+
+/** Bits per weight of B's tensors against their errors. Tensors without a counterpart in the list are left out. */
+function SizeAndError({ tensors, list }) {
+  const rows = useMemo(() => (list?.length === undefined ? [] : sized(tensors, list)), [tensors, list]);
+  return rows.length > 1 && html`<${Section} title="Size against error" note="of B’s tensors"><${TensorErrors} rows=${rows} /><//>`;
+}
+
+function sized(tensors, list) {
+  return tensors.filter((t) => typeof t.nmse === "number").flatMap((t) => {
+    const at = twinOf(list, { name: t.name_b ?? t.name, layer: t.layer, role: t.role }), twin = at < 0 ? null : list.at(at);
+    return twin?.parameters ? [{ name: t.name, type: twin.dtype, bytes: twin.nbytes, bits: (twin.nbytes * 8) / twin.parameters, nmse: t.nmse }] : [];
+  });
 }
 
 /** Which layers lost most, and where in them. */
@@ -67,7 +82,7 @@ function Errors({ layers, maps }) {
   return html`<${Section} title="Errors by layer and role" note=${html`<select aria-label="Error" value=${statistic} onChange=${(e) => setStatistic(e.target.value)}>${Object.entries(ERRORS).map(([key, [text]]) => html`<option value=${key}>${text}</option>`)}</select>`}>
     <${HeatTable} data=${data} show=${show} worst=${statistic === "snr" || statistic === "cosine" ? "low" : "high"} />
     ${layers.length > 0 && html`<h3>Layers that lost most</h3><div class="scroll short" tabindex="0" role="region" aria-label="Layers that lost most"><table class="narrow"><thead><tr><th class="n">layer</th><th class="n">signal to noise</th><th class="n">squared error</th><th class="wide"><span class="hidden">share of the worst layer’s</span></th></tr></thead><tbody>
-      ${layers.map((l) => html`<tr><th scope="row" class="n">${l.layer}</th><td class="n">${noise(l)}</td><td class="n">${number(l.nmse, 3)}</td><td class="wide"><i class="bar" style=${{ width: `${(l.nmse / most) * 100}%` }}></i></td></tr>`)}</tbody></table></div>`}<//>`;
+      ${layers.map((l) => html`<tr><th scope="row" class="n">${l.layer}</th><td class="n">${noise(l)}</td><td class="n">${fixed(l.nmse, 3)}</td><td class="wide"><i class="bar" style=${{ width: `${(l.nmse / most) * 100}%` }}></i></td></tr>`)}</tbody></table></div>`}<//>`;
 }
 
 /** Both chat templates, line beside line. */

@@ -1,7 +1,7 @@
 // The folder of a model: its settings and where a GGUF holds them, generation, card and licence, and what each file is for.
 import { html, useState } from "../vendor/htm-preact.js";
 import { bytes, plural, visible } from "../text.js";
-import { Answer, Chip, Choice, Facts, Name, Section } from "../ui.js";
+import { Amount, Answer, Chip, Choice, Empty, Facts, headsOf, Name, Section } from "../ui.js";
 import { Compared } from "./pair.js";
 
 export function Folder({ model, models }) {
@@ -16,14 +16,14 @@ export function Folder({ model, models }) {
 
 /** Two folders: settings and generation in one table each, card and files beside each other. */
 function Two({ sides, models }) {
-  const heads = models.map((m, i) => html`<b>${"AB"[i]}</b> <${Name} text=${m.name} />`);
+  const heads = headsOf(models);
   const [every, setEvery] = useState(false);
   const settings = merged(sides.map((side) => side.settings)), generation = merged(sides.map((side) => side.generation));
   const kept = settings.filter(([, a, b]) => every || a !== b);
   return html`
     <${Section} title="Settings of both" note=${`${plural(settings.filter(([, a, b]) => a !== b).length, "difference")}`}>
       <div class="tools"><${Choice} label="Settings" options=${[[false, "That differ"], [true, "All"]]} value=${every} onChange=${setEvery} /></div>
-      ${kept.length ? html`<${Compared} rows=${kept} label="Settings of both" heads=${heads} />` : html`<p class="quiet">All settings are equal.</p>`}<//>
+      ${kept.length ? html`<${Compared} rows=${kept} label="Settings of both" heads=${heads} />` : html`<${Empty}>All settings are equal.<//>`}<//>
     ${generation.length > 0 && html`<${Section} title="Generation of both"><${Compared} rows=${generation} label="Generation of both" heads=${heads} /><//>`}
     <div class="columns">${sides.map((side, i) => html`<div class="stacked"><p class="alone">${heads[i]}</p><${Card} data=${side} /><${Files} files=${side.files} unlisted=${side.unlisted} of=${"AB"[i]} /></div>`)}</div>`;
 }
@@ -42,7 +42,7 @@ const groupOf = (row) => (row.lost ? "lost" : row.gguf.length ? "gguf" : "none")
 
 function Settings({ rows, losses }) {
   const [group, setGroup] = useState("all");
-  if (!rows.length) return html`<${Section} title="Settings"><p class="quiet">The folder has no config.json.</p><//>`;
+  if (!rows.length) return html`<${Section} title="Settings"><${Empty}>The folder has no config.json.<//><//>`;
   const isIn = (row, key) => key === "all" || (key === "default" ? !row.stated : groupOf(row) === key);
   const kept = rows.filter((row) => isIn(row, group));
   return html`<${Section} title="Settings" note="config.json, and defaults of its class">
@@ -64,7 +64,7 @@ function Generation({ rows }) {
 
 function Card({ data }) {
   const { card, card_trouble: trouble, licence } = data;
-  if (!card.length && !licence.length && !trouble) return html`<${Section} title="Card and licence"><p class="quiet">The folder has neither a model card nor a licence.</p><//>`;
+  if (!card.length && !licence.length && !trouble) return html`<${Section} title="Card and licence"><${Empty}>The folder has neither a model card nor a licence.<//><//>`;
   return html`<${Section} title="Card and licence">
     <${Facts} rows=${[...card.map(([key, text]) => [key.replaceAll("_", " "), html`<${Name} text=${text} />`]), ...licence.map(([name, line]) => [name, visible(line), true])]} />
     ${trouble && html`<p class="problem">${visible(trouble)}</p>`}<//>`;
@@ -79,6 +79,6 @@ function Files({ files, unlisted, of = "" }) {
   return html`<${Section} title=${plural(files.length + unlisted, "file")} note=${bytes(total)}>
     <div class="scroll" tabindex="0" role="region" aria-label=${of ? `Files of ${of}` : "Files of the folder"}><table class="belongs"><thead><tr><th>belongs to</th><th>file</th><th>what for</th><th class="n">size</th></tr></thead>
     ${groups.map(([kind, own]) => html`<tbody>${own.map((file, i) => html`<tr>${i === 0 && html`<th scope="rowgroup" rowspan=${own.length}>${kind === "left over" || kind === "code" ? html`<${Chip} kind="warning">${kind}<//>` : kind}<br/><small>${bytes(own.reduce((n, f) => n + f.nbytes, 0))}</small></th>`}
-      <td><${Name} text=${file.name} /></td><td class="quiet">${visible(file.why)}</td><td class="n">${bytes(file.nbytes)}</td></tr>`)}</tbody>`)}</table></div>
+      <td><${Name} text=${file.name} /></td><td class="quiet">${visible(file.why)}</td><td class="n"><${Amount} text=${bytes(file.nbytes)} /></td></tr>`)}</tbody>`)}</table></div>
     ${unlisted > 0 && html`<p class="quiet">and ${plural(unlisted, "more file")}</p>`}<//>`;
 }

@@ -4,29 +4,53 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact
 import { holdsValues, isExported } from "../api.js";
 import { colorsOf, heat, ink, kindColor, partColor, rgb } from "../colors.js";
 import { brackets, prevailing, regionAt, runs, zoomed } from "../layoutmap.js";
-import { bytes, hex, plural, shape, visible, whole } from "../text.js";
-import { Answer, Choice, Name, Section, useAnswer, useSize } from "../ui.js";
+import { twinOf } from "../state.js";
+import { bytes, hex, percent, plural, shape, visible, whole } from "../text.js";
+import { Answer, Choice, headsOf, Name, Section, useAnswer, useSize } from "../ui.js";
+import { Compared } from "./pair.js";
 
 const LINE = 17, GAP = 3, LINES = 24;
 const SHARDS = 64; // drawn one above the other
 const MODES = { part: "Part", layer: "Layer", type: "Type", member: "Member" };
 
 export function Layout({ models, lists, model, place, go }) {
-  const shown = models.length > 1 ? models.map((_, i) => i) : [model];
-  return html`${shown.map((m) => html`<${ModelMap} key=${m} model=${m} info=${models[m]} list=${lists[m]} place=${m === model ? place : { color: place.color }} go=${(change) => go({ model: m, ...change })} lines=${shown.length > 1 ? 12 : LINES} />`)}
-    ${models.length > 1 && html`<${Moves} place=${place} />`}`;
+  const two = models.length > 1, shown = two ? [0, 1] : [model];
+  const [spot, setSpot] = useState({}); // a tensor of one map, which the other follows
+  const twin = two && spot.tensor !== undefined ? twinOf(lists[1 - spot.model], lists[spot.model].at(spot.tensor)) : -1;
+  return html`${shown.map((m) => html`<${ModelMap} key=${m} model=${m} letter=${two ? "AB"[m] : ""} info=${models[m]} list=${lists[m]} place=${m === model ? place : { color: place.color }} go=${(change) => go({ model: m, ...change })} lines=${two ? 12 : LINES}
+      follow=${spot.model === 1 - m ? twin : -1} point=${two ? (tensor) => setSpot({ model: m, tensor }) : undefined} />`)}
+    ${two && html`<${Both} models=${models} place=${place} /><${Moves} place=${place} />`}`;
+}
+
+/** What the files of two models consist of. */
+function Both({ models, place }) {
+  const answers = [0, 1].map((m) => useAnswer("layout", { model: m, file: Math.min(Number(place.file ?? 0), models[m].files.length - 1) }).data);
+  if (!answers.every(Boolean)) return null;
+  const sums = answers.map((data) => {
+    const starts = data.start.map(Number), sum = { regions: starts.length };
+    starts.forEach((start, i) => {
+      const kind = data.kinds[data.kind[i]], key = kind === "tensor" || kind === "padding" || kind === "unknown" ? kind : "header";
+      sum[key] = (sum[key] ?? 0) + (i + 1 < starts.length ? starts[i + 1] : data.size) - start;
+    });
+    return { ...sum, size: data.size };
+  });
+  const of = (what, key) => [what, ...sums.map((sum) => (sum[key] ? `${bytes(sum[key])} (${percent(sum[key] / sum.size)})` : "none"))];
+  return html`<${Section} title="Both layouts"><${Compared} label="Both layouts" numbers heads=${headsOf(models)} rows=${[
+    ["Files", ...models.map((m) => whole(m.files.length))], ["Size of this file", ...sums.map(({ size }) => `${whole(size)} B`)],
+    of("Tensors", "tensor"), of("Headers", "header"), of("Padding", "padding"), of("Unknown", "unknown"), ["Regions", ...sums.map(({ regions }) => whole(regions))],
+  ]} /><//>`;
 }
 
 /** The files of one model, one above the other, each as high as its share of the bytes. */
-function ModelMap({ model, info, list, place, go, lines }) {
+function ModelMap({ model, letter, info, list, place, go, lines, follow, point }) {
   const { files } = info, file = Math.min(Number(place.file ?? 0), files.length - 1);
   const sum = files.reduce((n, f) => n + f.size, 0) || 1, first = Math.max(0, Math.min(file - SHARDS / 2, files.length - SHARDS));
   const shown = files.map((f, i) => ({ ...f, number: i })).slice(first, first + SHARDS);
   const several = files.length > 1;
   const high = (f) => (several ? Math.max(2, Math.round((f.size / sum) * Math.max(lines, shown.length * 3))) : lines);
-  return html`<${Section} title=${several ? plural(files.length, "file") : html`<${Name} text=${files[0].name} />`} note=${`${bytes(sum)}${shown.length < files.length ? `, ${shown.length} of them shown` : ""}`}>
+  return html`<${Section} title=${html`<span>${letter && html`<b class="letter">${letter}</b> `}${several ? plural(files.length, "file") : html`<${Name} text=${files[0].name} />`}</span>`} note=${`${bytes(sum)}${shown.length < files.length ? `, ${shown.length} of them shown` : ""}`}>
     ${shown.map((f, i) => html`<${Answer} key=${f.number} name="layout" given=${{ model, file: f.number }}>${(data) => html`
-      <${Map} model=${model} data=${data} list=${list} place=${f.number === file ? place : { color: place.color }} go=${(change) => go({ file: f.number, ...change })} lines=${high(f)} name=${several ? f.name : ""} head=${i === 0} />`}<//>`)}<//>`;
+      <${Map} model=${model} data=${data} list=${list} place=${f.number === file ? place : { color: place.color }} go=${(change) => go({ file: f.number, ...change })} lines=${high(f)} name=${several ? f.name : ""} head=${i === 0} follow=${follow} point=${point} />`}<//>`)}<//>`;
 }
 
 /** The ways to colour a map that tell something, the most telling first. */
@@ -36,8 +60,9 @@ function modesOf(data, list) {
 }
 
 /** `name`: of one of several files; the first, `head`, has the choice of colours for all. Zoom and readout are those of
- * the file that the reader is at. */
-function Map({ model, data, list, place, go, lines, name, head }) {
+ * the file that the reader is at. `follow`: the tensor to mark, which the reader is at in the other model's map; `point`
+ * takes the one that the reader is at here. */
+function Map({ model, data, list, place, go, lines, name, head, follow, point }) {
   const starts = useMemo(() => data.start.map(Number), [data]);
   const modes = useMemo(() => modesOf(data, list), [data, list]);
   const mode = modes.includes(place.color) ? place.color : modes[0];
@@ -47,6 +72,15 @@ function Map({ model, data, list, place, go, lines, name, head }) {
   const [at, setAt] = useState(picked >= 0 ? starts[picked] : 0);
   const [active, setActive] = useState(!name || picked >= 0);
   useEffect(() => picked >= 0 && setAt(starts[picked]), [picked]);
+  useEffect(() => {
+    const twin = follow >= 0 ? data.labels.indexOf(follow) : -1;
+    if (twin >= 0) setAt(starts[twin]), setActive(true);
+  }, [follow]);
+  const move = (byte) => {
+    setActive(true);
+    setAt(byte);
+    point?.(regions.at(regionAt(starts, byte))?.tensor);
+  };
   const zoom = (factor, around = at) => setRange((old) => zoomed(old, data.size, around, factor));
   const current = regions.at(regionAt(starts, at));
   const label = name ? ` of ${visible(name)}` : "";
@@ -61,7 +95,7 @@ function Map({ model, data, list, place, go, lines, name, head }) {
       <span class="quiet">${whole(range[0])} – ${whole(range[1])}, ${range[1] - range[0] === data.size ? "the whole file" : bytes(range[1] - range[0])}</span>
       ${!name && html`<${Legend} regions=${regions} />`}
     </div>`}
-    <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${(byte) => (setActive(true), setAt(byte))} zoom=${zoom} lines=${lines} setRange=${setRange} label=${label} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
+    <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${move} zoom=${zoom} lines=${lines} setRange=${setRange} label=${label} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
     ${current && active && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
       <span class="quiet">${current.tensor !== undefined && `${shape(current.shape)}, ${current.dtype}, `}${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
       ${current.tensor !== undefined && html`<${Thumbnail} model=${model} tensor=${current.tensor} nbytes=${current.end - current.start} />`}

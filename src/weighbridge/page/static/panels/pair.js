@@ -2,18 +2,19 @@
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { partColor } from "../colors.js";
 import { bytes, bytesRange, count, plural, shape, visible, whole } from "../text.js";
-import { Answer, Chip, Name, Section, useAnswer, Waiting } from "../ui.js";
+import { Answer, Chip, headsOf, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 /** Answers of both models given to `children`. */
 function Both({ name, what, children }) {
   return html`<${Answer} name=${name} given=${{ model: 0 }} what=${what}>${(a) => html`<${Answer} name=${name} given=${{ model: 1 }} what=${what}>${(b) => children(a, b)}<//>`}<//>`;
 }
 
-/** Rows of [what, A, B, note], those that differ marked. Values are texts; empty ones are dashes. */
-export function Compared({ rows, label, heads = ["A", "B"] }) {
+/** Rows of [what, A, B, note], those that differ marked. Values are texts; empty ones are dashes. `numbers`: set below one
+ * another. */
+export function Compared({ rows, label, heads = ["A", "B"], numbers = false }) {
   const kept = rows.filter(([, a, b]) => (a ?? "") !== "" || (b ?? "") !== "");
   const value = (text) => ((text ?? "") === "" ? html`<span class="quiet">–</span>` : visible(text));
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class="compared"><thead><tr><th><span class="hidden">what</span></th>${heads.map((head) => html`<th>${head}</th>`)}</tr></thead><tbody>
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class=${`compared${numbers ? " numbers" : ""}`}><thead><tr><th><span class="hidden">what</span></th>${heads.map((head) => html`<th>${head}</th>`)}</tr></thead><tbody>
     ${kept.map(([what, a, b, note]) => html`<tr class=${(a ?? "") === (b ?? "") ? "" : "differs"}><th scope="row">${what}</th><td>${value(a)}</td><td>${value(b)}${note && html` <small>${note}</small>`}${(a ?? "") !== (b ?? "") && html`<span class="hidden"> differs</span>`}</td></tr>`)}</tbody></table></div>`;
 }
 
@@ -33,7 +34,7 @@ function SummaryRows({ models, a, b }) {
   const checks = [useAnswer("findings", { model: 0 }), useAnswer("findings", { model: 1 })];
   const verdict = ({ data, error }, of) => data?.reports.find(([, report]) => report === of)?.[2].replaceAll(/[-_]/g, " ") ?? (error ? "unknown" : "…");
   const row = (what, key) => [what, texts(ma[key]), texts(mb[key])];
-  return html`<${Compared} label="Both models" heads=${models.map((m, i) => html`<b>${"AB"[i]}</b> <${Name} text=${m.name} />`)} rows=${[
+  return html`<${Compared} label="Both models" heads=${headsOf(models)} rows=${[
     ["Parameters", count(ra.parameters), count(rb.parameters), times(ra.parameters, rb.parameters)],
     ["Bits per weight", ra.bits_per_weight?.toFixed(2), rb.bits_per_weight?.toFixed(2)],
     ["On disk", bytes(size(models[0])), bytes(size(models[1])), times(size(models[0]), size(models[1]))],
@@ -97,7 +98,7 @@ export function byRole(a, b) {
 }
 
 export function ArchitectureOfTwo({ models }) {
-  return html`<${Section} title="Both architectures"><${Both} name="architecture" what="Reading roles">${(a, b) => html`<${Compared} label="Both architectures" heads=${models.map((m, i) => html`<b>${"AB"[i]}</b> <${Name} text=${m.name} />`)} rows=${architectureRows(models, a, b)} />`}<//><//>`;
+  return html`<${Section} title="Both architectures"><${Both} name="architecture" what="Reading roles">${(a, b) => html`<${Compared} label="Both architectures" heads=${headsOf(models)} rows=${architectureRows(models, a, b)} />`}<//><//>`;
 }
 
 function architectureRows(models, a, b) {
@@ -119,7 +120,7 @@ function architectureRows(models, a, b) {
 export function TokensOfTwo({ models }) {
   return html`<${Answer} name="token_pair" given=${{}} what="Comparing tokens">${({ pair, reason }) => (pair === null ? html`<${Section} title="Both tokenizers"><p class="quiet">Not compared: ${visible(reason)}.</p><//>` : html`
     <${Section} title="Both tokenizers" note=${pair.tables.length + pair.special.length ? plural(pair.tables.length + pair.special.length, "difference") : html`<${Chip} kind="ok">the same<//>`}>
-      <${Compared} label="Both tokenizers" heads=${models.map((m, i) => html`<b>${"AB"[i]}</b> <${Name} text=${m.name} />`)} rows=${[
+      <${Compared} label="Both tokenizers" heads=${headsOf(models)} rows=${[
         ["Algorithm", ...pair.algorithm], ["Pre-tokenizer", ...pair.pre], ["Tokens", ...pair.sizes.map(whole)], ["Only in this one", ...pair.only.map(whole)],
         ...pair.roles.map(({ role, a, b }) => [`Token for ${role}`, ...[a, b].map((t) => (t ? `${t[0]} ${t[1]}` : ""))]),
       ]} />

@@ -2,7 +2,7 @@
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { colorsOf, partColor } from "../colors.js";
 import { bytes, count, number, plural, visible, whole } from "../text.js";
-import { Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
+import { Amount, Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
 import { canOpen, stepPlace } from "../verdict.js";
 
 /** The headline stands at once; what needs all tensors comes when they are counted. */
@@ -37,7 +37,7 @@ function Headline({ info, data }) {
     m.context_length ? [whole(m.context_length), "tokens of context"] : null,
   ].filter(Boolean);
   return html`<${Section}>
-    <div class="figures">${big.map(([value, what]) => html`<div><b>${value}</b><span>${what}</span></div>`)}</div>
+    <div class="figures">${big.map(([value, what]) => html`<div><b><${Amount} text=${value} /></b><span>${what}</span></div>`)}</div>
     <${Facts} rows=${[
       ["Name", m.name && html`<${Name} text=${m.name} />`],
       ["Family", data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">none that is known</span>`)],
@@ -77,7 +77,7 @@ function Files({ info, report }) {
   const rows = report?.files ?? info.files.map(({ name, size }) => ({ path: name, nbytes: size }));
   return html`<${Section} title=${plural(rows.length, "file")}>
     <div class="scroll short" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th>name</th><th class="n">size</th><th class="n">tensors</th></tr></thead><tbody>
-    ${rows.map((f) => html`<tr><th scope="row"><${Name} text=${f.path} /></th><td class="n">${bytes(f.nbytes)}</td><td class="n">${f.tensors === undefined ? "…" : whole(f.tensors)}</td></tr>`)}
+    ${rows.map((f) => html`<tr><th scope="row"><${Name} text=${f.path} /></th><td class="n"><${Amount} text=${bytes(f.nbytes)} /></td><td class="n">${f.tensors === undefined ? "…" : whole(f.tensors)}</td></tr>`)}
     </tbody></table></div><//>`;
 }
 

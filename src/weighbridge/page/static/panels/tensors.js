@@ -5,7 +5,7 @@ import { isExported } from "../api.js";
 import { colorsOf, partColor } from "../colors.js";
 import { firstOpen, matching, sorted, treeRows } from "../search.js";
 import { bytes, count, hex, plural, shape, visible, whole } from "../text.js";
-import { Choice, Copy, Facts, Name, Section, useAnswer, useWindow, Waiting } from "../ui.js";
+import { Amount, Choice, Copy, Empty, Facts, Name, Section, useAnswer, useWindow, Waiting } from "../ui.js";
 
 const ROW = 26;
 
@@ -103,7 +103,7 @@ function Rows({ list, colors, rows, tree, order, setOrder, open, toggle, picked,
         ${rows.slice(first, last).map((r, i) => html`<${Row} key=${r.key ?? r.number} tensor=${r.label === undefined ? list.at(r.number) : r} colors=${colors} row=${r} index=${first + i} current=${first + i === row} open=${open.has(r.key)}
           picked=${r.number !== undefined && r.number === picked} act=${() => (setAt(first + i), (focus.current = true), act(r))} />`)}
         </div></div>
-      ${!rows.length && html`<p class="quiet">No tensor matches.</p>`}
+      ${!rows.length && html`<${Empty}>No tensor matches.<//>`}
     </div></div>`;
 }
 
@@ -117,8 +117,8 @@ function Row({ tensor: t, colors, row, index, current, open, picked, act }) {
     <span role="gridcell" style=${indent}>${group ? html`<i class="turn">${open ? "▾" : "▸"}</i>` : html`<i class="turn"></i>`}<${Name} text=${row.label ?? t.name} />${row.repeat > 1 && html` <b class="times">× ${row.repeat}</b>`}</span>
     <span role="gridcell">${group ? html`<span class="quiet whole">${t.dtypes.join(", ")}</span><span class="quiet brief" title=${t.dtypes.join(", ")}>${t.dtypes[0]}${t.dtypes.length > 1 ? ` +${t.dtypes.length - 1}` : ""}</span>` : html`<i class="dot" style=${{ background: colors.get(dtype) }}></i>${dtype}`}</span>
     <span role="gridcell">${group ? html`<span class="quiet">${plural(t.tensors, "tensor")}</span>` : shape(t.shape)}</span>
-    <span role="gridcell" class="n">${t.parameters === null ? "…" : count(t.parameters)}</span>
-    <span role="gridcell" class="n">${bytes(t.nbytes)}</span></div>`;
+    <span role="gridcell" class="n">${t.parameters === null ? "…" : html`<${Amount} text=${count(t.parameters)} />`}</span>
+    <span role="gridcell" class="n"><${Amount} text=${bytes(t.nbytes)} /></span></div>`;
 }
 
 /** All about one tensor, and the ways from it to the other panels. */

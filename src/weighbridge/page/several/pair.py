@@ -1,15 +1,12 @@
-"""What two models of a page have in common and what differs: their tokens, and how they are related."""
+"""What two models of a page have in common and what differs: their tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.models.tokenizer.compare import vocab_differences
-from weighbridge.reports.lineage.model import LineageReport
 
 SCHEMA: Final = "weighbridge/token-pair/1"
 _SHOWN: Final = 40  # tokens of one model only
@@ -69,13 +66,3 @@ def token_pair(a: Vocab, b: Vocab) -> TokenPair:
 def _special(vocab: Vocab, role: str) -> tuple[int, str] | None:
     number = vocab.special.get(role)
     return None if number is None else (number, vocab.tokens[number] if 0 <= number < len(vocab.tokens) else "")
-
-
-def descent(models: Sequence[OpenModel]) -> tuple[LineageReport, str]:
-    """Returns how two models are related, and that as a sentence. Reads sampled rows of both. Raises UnsupportedError
-    for a model without weight matrices, FormatError for weights that aren't finite."""
-    from weighbridge.reports.lineage.report import relate_models
-    from weighbridge.reports.lineage.words import sentence
-
-    report = relate_models(*models)
-    return report, sentence(report.pairs[0])

@@ -1,0 +1,1 @@
+"""Several models of a page: their family tree, and what two of them have in common."""
