@@ -27,6 +27,7 @@ _RETRY: Final = (
     "this is not the model: the server sent a page or a message in its place; check the address and your access"
 )
 _EXTRACT: Final = "unpack it first"
+_WRAPPED: Final = "commands read the model inside, and FILE/NAME names one of several"
 
 _GGML_TYPES: Final = frozenset(t.name for t in TABLE if t.ggml is not None)
 _SAFETENSORS_TYPES: Final = frozenset(t.name for t in TABLE if t.safetensors)
@@ -154,15 +155,15 @@ RECOGNISED: Final = (
     Format("text", "text file", (), (".bin",), recognisers=_ANY_TEXT),
     Format("executable", "executable program", recognisers=_PROGRAM),
     Format("zip", "zip archive", (".zip",), magics=tuple(Magic(0, sign, "zip signature") for sign in STARTS),
-           recognisers=(*_ZIP, *_LATE_ZIP)),
-    Format("tar", "tar archive", (".tar",), (".nemo",), advice=_EXTRACT, recognisers=_TAR),
-    Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, b"7z\xbc\xaf\x27\x1c", "7z signature"),), advice=_EXTRACT),
+           advice=_WRAPPED, recognisers=(*_ZIP, *_LATE_ZIP)),
+    Format("tar", "tar archive", (".tar",), (".nemo",), advice=_WRAPPED, recognisers=_TAR),
+    Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, b"7z\xbc\xaf\x27\x1c", "7z signature"),), advice=_WRAPPED),
     Format("rar", "RAR archive", (), (), (Magic(0, b"Rar!\x1a\x07", "RAR signature"),), advice=_EXTRACT),
-    Format("gzip", "gzip stream", (".gz",), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
-    Format("xz", "xz stream", (), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
-    Format("bz2", "bzip2 stream", (), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
-    Format("zstd", "Zstandard stream", (), (), (Magic(0, b"\x28\xb5\x2f\xfd", "zstd signature"),), advice=_EXTRACT),
-    Format("lz4", "LZ4 stream", (), (".pkl",), (Magic(0, b"\x04\x22\x4d\x18", "lz4 signature"),), advice=_EXTRACT),
+    Format("gzip", "gzip stream", (".gz",), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("xz", "xz stream", (), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("bz2", "bzip2 stream", (), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("zstd", "Zstandard stream", (), (), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("lz4", "LZ4 stream", (), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
     Format("sqlite", "SQLite database", magics=(Magic(0, b"SQLite format 3\0", "SQLite magic"),)),
     Format("parquet", "Parquet file", magics=(Magic(0, b"PAR1", "PAR1 magic (Parquet)"),)),
     Format("arrow", "Arrow file", magics=(Magic(0, b"ARROW1\0\0", "ARROW1 magic"),)),

@@ -9,6 +9,7 @@ checkpoint/                       .metadata of torch.distributed.checkpoint, and
 global_step100/                   the files of all processes of DeepSpeed
 run/                              the newest complete step of a training run (`models/runs.py`)
 anything.safetensors              only that file
+anything.zip, .tar.gz, .gz ...    the file or folder in it (`models/archives.py`)
 Modelfile                         the model of its FROM line
 """
 
@@ -31,7 +32,8 @@ from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_link
-from weighbridge.io.location import RemotePath, StoredPath, expect, open_source
+from weighbridge.io.location import RemotePath, StoredPath, TreePath, WrappedPath, expect, open_source
+from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import is_rank_set
 
@@ -141,14 +143,19 @@ def stands_alone(path: Path) -> bool:
         name.endswith((".safetensors", ".gguf"))
         and "-of-" not in name
         and "modelfile" not in name.lower()
-        and not isinstance(path, (RemotePath, StoredPath))
+        and not isinstance(path, (TreePath, StoredPath))
     )
 
 
 def locate(path: str | Path, step: int | None = None) -> Place:
     """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
     complete step. Raises FileNotFoundError or UsageError if there is none."""
-    path = resolve_path(path)
+    path = resolve(path)
+    place = _locate(path, step)
+    return replace(place, notes=(*path.notes, *place.notes)) if isinstance(path, WrappedPath) else place
+
+
+def _locate(path: Path, step: int | None) -> Place:
     name = path.name
     if name == "-" == str(path):
         raise UsageError(
@@ -176,7 +183,7 @@ def locate(path: str | Path, step: int | None = None) -> Place:
         return _locate_described(path)
     if name.endswith(".gguf") and (number := numbered(name)):
         return Place(path, _siblings(path, number), path.parent)
-    if not isinstance(path, (RemotePath, StoredPath)):
+    if not isinstance(path, (TreePath, StoredPath)):
         return Place(path, (path,), path.parent)
     adapters: tuple[Path, ...] = getattr(path, "adapters", ())
     sidecars: tuple[str, ...] = getattr(path, "sidecars", ())
@@ -189,7 +196,7 @@ def locate(path: str | Path, step: int | None = None) -> Place:
 
 def locate_tokenizer(path: str | os.PathLike[str]) -> Place | None:
     """Finds a folder with a config and no weights, such as a tokenizer's. Returns None for any other path."""
-    folder = resolve_path(path)
+    folder = resolve(path)
     if not (folder.is_dir() and (folder / "config.json").is_file()):
         return None
     names = [p.name for p in folder.iterdir()]

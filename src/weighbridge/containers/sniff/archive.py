@@ -199,5 +199,5 @@ def first_bytes_inside(probe: Probe) -> tuple[str | None, bytes]:
         return None, b""
     try:
         return name, CODECS[name].decoder().decompress(probe.head, SNIFF_HEAD)
-    except BROKEN:
+    except (*BROKEN, UnsupportedError):
         return name, b""

@@ -161,8 +161,10 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> InspectRep
             return replace(report_of(model, rows, selection), ranks=ranks)
 
 
-def _steps(model: OpenModel) -> Iterator[Finding]:
-    """The step of a training run that the model is, the others, and those that were cut off."""
+def _circumstances(model: OpenModel) -> Iterator[Finding]:
+    """The archives around the model; the step of a training run that it is, the others, and those that were cut off."""
+    for note in getattr(model.place.path, "notes", ()):
+        yield Finding("file/wrapped", Severity.INFO, note, os.fspath(model.place.path))
     run = model.place.run
     for number, note in enumerate(run.notes if run is not None else ()):
         rule, severity = ("run/unfinished", Severity.WARNING) if number else ("run/step", Severity.INFO)
@@ -233,7 +235,7 @@ def report_of(
         selected=selected,
         schemes=schemes(index.entries, counted),
         metadata={key: short(value) for key, value in index.metadata.items()},
-        notes=(*_steps(model), *index.findings, *_config_problems(model)),
+        notes=(*_circumstances(model), *index.findings, *_config_problems(model)),
     )
 
 

@@ -54,7 +54,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(distributed.scan, _DCP_DATA),
     Registration(distributed.check_items, names=("*.distcp",)),
     Registration(streams.stream, frozenset(CODECS)),
-    Registration(streams.not_unpacked, frozenset({"zstd", "lz4"})),
+    Registration(streams.seven_zip, frozenset({"7z"})),
     Registration(streams.tar, TARS - {"torch-tar"}),
     Registration(torch_tar.scan, frozenset({"torch-tar"})),
     Registration(arrays.scan, frozenset({"npy"})),

@@ -1,0 +1,100 @@
+"""Models in archives and compressed files: `model.gguf.gz`, `model.tar.gz` with a folder, `weights.zip`.
+
+member(path)      `weights.zip/model.gguf` as a path in the archive; any other path as `resolve_path` returns it
+resolve(path)     the same, and in place of an archive the only file, or the folder of all files, in it
+
+Archives in each other are followed. The trees of the last few archives are kept, with the data that they decoded."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.limits import WRAPPED_DEPTH
+from weighbridge.containers import model_suffixes
+from weighbridge.io.location import RemotePath, StoredPath, WrappedPath, forget, open_source, walk
+
+_KEPT: Final = 16
+_roots: Final[OrderedDict[str, tuple[str, WrappedPath]]] = OrderedDict()
+_lock: Final = threading.RLock()
+#: The first bytes that distinguish archives: a tar's header.
+_HEAD: Final = 512
+
+
+def member(path: str | os.PathLike[str]) -> Path:
+    """Returns the path that a user names, in an archive if it continues the archive's path."""
+    place = resolve_path(path)
+    for _ in range(WRAPPED_DEPTH):
+        if isinstance(place, RemotePath | StoredPath) or place.exists():
+            break
+        above = next((above for above in place.parents if above.is_file()), None)
+        if above is None or (root := _root(above)) is None:
+            break
+        place = root / place.relative_to(above)
+    return place
+
+
+def resolve(path: str | os.PathLike[str]) -> Path:
+    """Returns the path that a user names, inside an archive if it names one. Raises FormatError for a damaged archive,
+    UnsupportedError for archives that are nested too deep, RefusedError if unpacking takes too much space."""
+    place = member(path)
+    for _ in range(WRAPPED_DEPTH):
+        if (root := _root(place)) is None:
+            return place
+        place = _content(root)
+    if _root(place) is not None:
+        raise UnsupportedError(
+            f"{place}: more than {WRAPPED_DEPTH} archives or compressed files in each other", hint="unpack it first"
+        )
+    return place
+
+
+def _root(path: Path) -> WrappedPath | None:
+    """Returns the root of the tree of an archive or compressed file; None for any other path."""
+    if isinstance(path, StoredPath) or not (path.suffix or isinstance(path, WrappedPath) or path.is_file()):
+        return None
+    from weighbridge.containers.archive import wrapped  # late, as is the next: few files are archives
+    from weighbridge.containers.sniff.detect import sniff
+
+    if (isinstance(path, RemotePath) and path.suffix.lower() not in wrapped.SUFFIXES) or not path.is_file():
+        return None
+    status = path.stat()
+    version = path.version if isinstance(path, RemotePath | WrappedPath) else f"{status.st_size}-{status.st_mtime_ns}"
+    title = str(path)
+    with _lock:
+        if title in _roots and _roots[title][0] == version:
+            _roots.move_to_end(title)
+            return _roots[title][1]
+        source = open_source(path)
+        try:
+            format = sniff(source).format if wrapped.starts(source.head(_HEAD)) else ""
+            if format not in wrapped.WRAPPERS:
+                source.close()
+                return None
+            around = path.notes if isinstance(path, WrappedPath) else ()
+            root: WrappedPath = WrappedPath.root(title, wrapped.WrappedTree(source, format, title, version, around))
+        except BaseException:
+            source.close()
+            raise
+        _roots[title] = version, root
+        while len(_roots) > _KEPT:
+            forget(_roots.popitem(last=False)[1][1])
+        return root
+
+
+def _content(root: WrappedPath) -> Path:
+    """Returns the only file of a tree, its only wrapped file if no other file has weights, or its only folder."""
+    from weighbridge.containers.archive.wrapped import SUFFIXES
+
+    place: Path = root
+    while place.is_dir() and len(entries := [*place.iterdir()]) == 1:
+        place = entries[0]
+    files = [base / name for base, _, names in walk(place) for name in names] if place.is_dir() else []
+    inner = [file for file in files if file.suffix.lower() in SUFFIXES]
+    weights = any(file.name.endswith(model_suffixes()) for file in files)
+    return inner[0] if len(inner) == 1 and not weights else place
