@@ -8,6 +8,7 @@ import io
 import sys
 import tarfile
 import zipfile
+from contextlib import suppress
 
 import harness
 
@@ -32,10 +33,8 @@ def target(data: bytes) -> None:
         assert not name.startswith(("/", "../")), name
         with tree.open(name) as file:
             assert file.size == tree.size(name)
-            try:
+            with suppress(RefusedError):
                 file.read(0, min(file.size, MIB))
-            except RefusedError:
-                pass
     assert all(tree.children(name) is not None for name, is_folder in (tree.children("") or {}).items() if is_folder)
 
 

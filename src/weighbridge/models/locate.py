@@ -5,6 +5,7 @@ model.safetensors.index.json      the set that it lists
 model-00002-of-00003.gguf         the whole set (llama.cpp's splits have the metadata in the first)
 checkpoint/                       model.ckpt.index of TensorFlow, a SavedModel's variables/variables.index
 model.ckpt                        model.ckpt.index
+model.mlpackage/                  Data/com.apple.CoreML/model.mlmodel
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
 global_step100/                   the files of all processes of DeepSpeed
 run/                              the newest complete step of a training run (`models/runs.py`)
@@ -69,6 +70,8 @@ INDEX: Final = 4 * MIB
 TABLE: Final = ".index"
 _TABLE_DATA: Final = ".data-00000-of-"
 _NEWEST: Final = "checkpoint"
+#: The list of files of a Core ML package, and the folder of its model.
+_CORE_ML: Final = ("Manifest.json", "Data/com.apple.CoreML")
 _SAVED_MODEL: Final = ("saved_model.pb", "variables/variables.index")
 
 
@@ -292,6 +295,8 @@ def _locate_in_folder(folder: Path) -> Place:
         else:
             files = tuple(folder / name for name in weights)
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
+    if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
+        return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
     if (table := _tensorflow_table(folder, names)) is not None:
         return Place(folder, (table,), folder)
     if (snapshot := _main_snapshot(folder)) is not None:

@@ -376,7 +376,7 @@ FOLDERS: Final = (
     FolderKind("training-run", "folder of a training run", _training_run, True),
     FolderKind("deepspeed", "DeepSpeed checkpoint", _deepspeed, True),
     FolderKind("coreml-package", "Core ML package",
-               _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), False),
+               _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), True),
     FolderKind("weights", "folder of weights", _weights, True),
 )  # fmt: skip
 

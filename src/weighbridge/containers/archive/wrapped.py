@@ -134,7 +134,7 @@ def _seven_zip_contents(source: Source) -> WrappedContents:
 #: Format -> the function that lists the files in it.
 WRAPPERS: Final[Mapping[str, Callable[[Source], WrappedContents]]] = MappingProxyType(
     {
-        **dict.fromkeys(("zip", "torchserve", "coreml"), _zip_contents),
+        **dict.fromkeys(("zip", "torchserve"), _zip_contents),
         **dict.fromkeys(("tar", "tf-hub"), _tar_contents),
         "7z": _seven_zip_contents,
         **{codec: partial(_stream_contents, codec) for codec in sorted(WITH_MAGIC)},
