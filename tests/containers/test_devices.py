@@ -1,5 +1,5 @@
-"""Models for devices (ExecuTorch, Core ML) as their libraries wrote them (`record_devices.py`), MindSpore checkpoints as
-described; and hostile and broken ones."""
+"""Models for devices (ExecuTorch, Core ML) as their libraries wrote them (`record_devices.py`), MindSpore's checkpoints
+as described; and hostile and broken ones."""
 
 from __future__ import annotations
 

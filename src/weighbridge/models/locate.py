@@ -7,6 +7,7 @@ checkpoint/                       model.ckpt.index of TensorFlow, a SavedModel's
 model.ckpt                        model.ckpt.index
 model.mlpackage/                  Data/com.apple.CoreML/model.mlmodel
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
+engine/                           config.json and rank0.safetensors ... of TensorRT-LLM
 global_step100/                   the files of all processes of DeepSpeed
 run/                              the newest complete step of a training run (`models/runs.py`)
 anything.safetensors              only that file
@@ -58,6 +59,9 @@ DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
+#: The first file of a TensorRT-LLM checkpoint, and all of them.
+TENSORRT: Final = "rank0.safetensors"
+_TENSORRT: Final = re.compile(r"rank(0|[1-9]\d{0,5})\.safetensors", re.ASCII)
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 # How names of files with parts of tensors begin, or end.
@@ -85,10 +89,10 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `run`: the training run
-    with this step. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
-    adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
-    data, which the header in another file names."""
+    `.metadata`, the first file, until they are opened; `zero`, `tensorrt`: whether DeepSpeed or TensorRT-LLM wrote
+    them. `run`: the training run with this step. `notes`: files that were ignored. `adapters`: those that a
+    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`:
+    files with the tensors' data, which the header in another file names."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -98,6 +102,7 @@ class Place:
     parts: bool = False
     chunks: DcpMetadata | None = None
     zero: bool = False
+    tensorrt: bool = False
     notes: tuple[str, ...] = ()
     run: TrainingRun | None = None
     adapters: tuple[Path, ...] = ()
@@ -255,6 +260,9 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
         return _locate_distributed(folder)
     if (states := zero_files(folder, names)) is not None:
         return Place(folder, states, folder, parts=True, zero=True)
+    if TENSORRT in names and "config.json" in names:
+        ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
+        return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, tensorrt=True)
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
@@ -263,7 +271,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) for name in names):
+    if any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name == TENSORRT for name in names):
         distributed = _locate_parts(folder, names)
         if distributed is not None:
             return distributed

@@ -120,6 +120,11 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
 
             index, parts, left_out = open_zero(place, sources)
             return OpenModel(place, index, options.arch_file, parts, left_out=left_out)
+        if place.tensorrt:
+            from weighbridge.models.tensorrt import open_tensorrt  # late: few models are in ranks of TensorRT-LLM
+
+            place, index, nodes = open_tensorrt(place, sources)
+            return OpenModel(place, index, options.arch_file, nodes)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 

@@ -315,6 +315,16 @@ def _training_run(folder: Folder) -> FolderMatch | None:
     return run.steps[-1].kind.trainer, evidence, detail
 
 
+def _tensorrt(folder: Folder) -> FolderMatch | None:
+    from weighbridge.models.locate import TENSORRT  # late, as above
+
+    mapping = folder.config.get("mapping")
+    if TENSORRT not in folder.top or not isinstance(mapping, dict):
+        return None
+    ranks = {key: mapping[key] for key in ("world_size", "tp_size", "pp_size") if key in mapping}
+    return "", ("config.json with a mapping of ranks, and rank0.safetensors (TensorRT-LLM)",), ranks
+
+
 def _deepspeed(folder: Folder) -> FolderMatch | None:
     from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER  # late, as above
 
@@ -365,6 +375,7 @@ FOLDERS: Final = (
     FolderKind("sentence-transformers", "sentence-transformers model", _sentence_transformer, True),
     FolderKind("mlx-model", "MLX model", _mlx, True),
     FolderKind("torch-distributed", "PyTorch distributed checkpoint", _distributed, True),
+    FolderKind("tensorrt-llm", "TensorRT-LLM checkpoint", _tensorrt, True),
     FolderKind("hf-model", "transformers model", _transformers, True),
     FolderKind("native-model", "Meta or Mistral native model", _mistral, False),
     FolderKind("gguf-folder", "folder of GGUF files", _gguf, True),
