@@ -20,8 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base import gc_pause
-from weighbridge.base.dtypes import BY_NAME, OLD, U32, Kind
+from weighbridge.base.dtypes import BY_NAME, F32, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import MIB
 from weighbridge.base.options import accepting
 from weighbridge.base.words import check_globs, plural
 from weighbridge.containers.base import Entry, Finding, Index, Severity
@@ -235,8 +236,15 @@ def report_of(
         selected=selected,
         schemes=schemes(index.entries, counted),
         metadata={key: short(value) for key, value in index.metadata.items()},
-        notes=(*_circumstances(model), *index.findings, *_config_problems(model)),
+        notes=(*_circumstances(model), *_width(index), *index.findings, *_config_problems(model)),
     )
+
+
+def _width(index: Index) -> Iterator[Finding]:
+    if any(entry.dtype is F32 and entry.nbytes >= MIB for entry in index):
+        from weighbridge.reports.inspect.width import wider  # late: most models have 16-bit types
+
+        yield from wider(index)
 
 
 def _config_problems(model: OpenModel) -> tuple[Finding, ...]:
