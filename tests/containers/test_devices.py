@@ -19,7 +19,7 @@ from tests.containers.test_frameworks import tensors
 import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
-from weighbridge.containers.frameworks import coreml, coreml_weights, executorch
+from weighbridge.containers.devices import coreml, coreml_weights, executorch
 from weighbridge.containers.frameworks import mindspore as checkpoint
 from weighbridge.containers.frameworks.tensor_list import PACKED
 from weighbridge.containers.opening import parse

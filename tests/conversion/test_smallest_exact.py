@@ -15,8 +15,7 @@ from weighbridge.containers.base import Index
 from weighbridge.reports.inspect import width
 
 RNG = np.random.default_rng(0)
-BBF16[0, 0] = ml_dtypes.bfloat16(1e-30)  # F16 would hold the others too
-F16 = RNG.standard_normal((40, 64)).astype(ml_dtypes.bfloat16).astype("f4")
+BF16 = RNG.standard_normal((40, 64)).astype(ml_dtypes.bfloat16).astype("f4")
 BF16[0, 0] = ml_dtypes.bfloat16(1e-30)  # F16 would hold the others too
 F16 = RNG.standard_normal((30, 64)).astype("f2").astype("f4")
 #: Values, and the type that they get.

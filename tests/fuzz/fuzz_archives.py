@@ -14,9 +14,8 @@ import harness
 
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MIB
-from weighbridge.containers.archive import wrapped
+from weighbridge.containers.archive import spool, wrapped
 from weighbridge.containers.sniff.detect import sniff
-from weighbridge.io import spool
 from weighbridge.io.source import BytesSource
 
 spool.SPOOL = 4 * MIB  # bombs reach it quickly

@@ -18,8 +18,7 @@ from tests.conformance.samples import samples
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.containers import BUILT_IN
-from weighbridge.containers.archive import wrapped
-from weighbridge.io import spool
+from weighbridge.containers.archive import spool, wrapped
 from weighbridge.io.location import WrappedPath
 from weighbridge.models import archives
 from weighbridge.models.archives import resolve

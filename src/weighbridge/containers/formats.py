@@ -57,7 +57,7 @@ _TABLE: Final = (_recogniser("sniff.detect:tensorflow_table", Rank.MAGIC),)
 _FLAX: Final = (_recogniser("frameworks.flax:recognise", Rank.FIELDS),)
 _OPENVINO: Final = (_recogniser("frameworks.openvino:recognise", Rank.HEADER),)
 _CTRANSLATE2: Final = (_recogniser("frameworks.ctranslate2:recognise", Rank.HEADER),)
-_COREML_WEIGHTS: Final = (_recogniser("frameworks.coreml_weights:recognise", Rank.HEADER),)
+_COREML_WEIGHTS: Final = (_recogniser("devices.coreml_weights:recognise", Rank.HEADER),)
 _MINDSPORE: Final = (_recogniser("frameworks.mindspore:recognise", Rank.HEADER),)
 _LLAMA2C: Final = (_recogniser("frameworks.llama2c:recognise", Rank.HEADER),)
 _ANY_TEXT: Final = (_recogniser("sniff.text:plain", Rank.ANY_TEXT),)
@@ -122,14 +122,14 @@ READ: Final = (
            module="weighbridge.containers.torch.exported", in_folders=True, recognisers=_ZIP),
     Format("executorch", "ExecuTorch program", (".pte",), (),
            (Magic(4, b"ET12", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),),
-           rewritten_as="safetensors", module="weighbridge.containers.frameworks.executorch", in_folders=True),
+           rewritten_as="safetensors", module="weighbridge.containers.devices.executorch", in_folders=True),
     Format("executorch-data", "ExecuTorch data file", (".ptd",), (),
            (Magic(4, b"FT01", "FT01 at byte 4 (FlatBuffers file identifier of ExecuTorch's data)"),),
-           rewritten_as="safetensors", module="weighbridge.containers.frameworks.executorch_data", in_folders=True),
+           rewritten_as="safetensors", module="weighbridge.containers.devices.executorch_data", in_folders=True),
     Format("coreml", "Core ML model", (".mlmodel",), rewritten_as="safetensors",
-           module="weighbridge.containers.frameworks.coreml", in_folders=True, recognisers=_PROTOBUF),
+           module="weighbridge.containers.devices.coreml", in_folders=True, recognisers=_PROTOBUF),
     Format("coreml-weights", "weights of a Core ML model", (), (".bin",), rewritten_as="safetensors",
-           module="weighbridge.containers.frameworks.coreml_weights", recognisers=_COREML_WEIGHTS),
+           module="weighbridge.containers.devices.coreml_weights", recognisers=_COREML_WEIGHTS),
     Format("mindspore", "MindSpore checkpoint", (), (".ckpt",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.mindspore", recognisers=_MINDSPORE),
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",

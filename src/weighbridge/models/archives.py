@@ -11,13 +11,16 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import WRAPPED_DEPTH
 from weighbridge.containers import model_suffixes
 from weighbridge.io.location import RemotePath, StoredPath, WrappedPath, forget, open_source, walk
+
+if TYPE_CHECKING:
+    from weighbridge.containers.archive.wrapped import WrappedTree
 
 _KEPT: Final = 16
 _roots: Final[OrderedDict[str, tuple[str, WrappedPath]]] = OrderedDict()
@@ -58,33 +61,51 @@ def _root(path: Path) -> WrappedPath | None:
     """Returns the root of the tree of an archive or compressed file; None for any other path."""
     if isinstance(path, StoredPath) or not (path.suffix or isinstance(path, WrappedPath) or path.is_file()):
         return None
-    from weighbridge.containers.archive import wrapped  # late, as is the next: few files are archives
-    from weighbridge.containers.sniff.detect import sniff
+    from weighbridge.containers.archive import wrapped  # late, as below: few files are archives
 
     if (isinstance(path, RemotePath) and path.suffix.lower() not in wrapped.SUFFIXES) or not path.is_file():
         return None
-    status = path.stat()
-    version = path.version if isinstance(path, RemotePath | WrappedPath) else f"{status.st_size}-{status.st_mtime_ns}"
-    title = str(path)
+    title, version = str(path), _version(path)
     with _lock:
         if title in _roots and _roots[title][0] == version:
             _roots.move_to_end(title)
             return _roots[title][1]
-        source = open_source(path)
-        try:
-            format = sniff(source).format if wrapped.starts(source.head(_HEAD)) else ""
-            if format not in wrapped.WRAPPERS:
-                source.close()
-                return None
+        tree = _tree(path, title, version)
+        return None if tree is None else _keep(title, version, WrappedPath.root(title, tree))
+
+
+def _tree(path: Path, title: str, version: str) -> WrappedTree | None:
+    """Returns the files in an archive; None if the file isn't one."""
+    from weighbridge.containers.archive import wrapped
+    from weighbridge.containers.sniff.detect import sniff
+
+    source = open_source(path)
+    try:
+        format = sniff(source).format if wrapped.starts(source.head(_HEAD)) else ""
+        if format in wrapped.WRAPPERS:
             around = path.notes if isinstance(path, WrappedPath) else ()
-            root: WrappedPath = WrappedPath.root(title, wrapped.WrappedTree(source, format, title, version, around))
-        except BaseException:
-            source.close()
-            raise
-        _roots[title] = version, root
-        while len(_roots) > _KEPT:
-            forget(_roots.popitem(last=False)[1][1])
-        return root
+            return wrapped.WrappedTree(source, format, title, version, around)
+    except BaseException:
+        source.close()
+        raise
+    source.close()
+    return None
+
+
+def _version(path: Path) -> str:
+    """Returns a text that changes if the file does."""
+    if isinstance(path, RemotePath | WrappedPath):
+        return path.version
+    status = path.stat()
+    return f"{status.st_size}-{status.st_mtime_ns}"
+
+
+def _keep(title: str, version: str, root: WrappedPath) -> WrappedPath:
+    """Keeps a root for the next call, and releases the one that wasn't used for longest."""
+    _roots[title] = version, root
+    while len(_roots) > _KEPT:
+        forget(_roots.popitem(last=False)[1][1])
+    return root
 
 
 def _content(root: WrappedPath) -> Path:

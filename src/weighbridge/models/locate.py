@@ -303,10 +303,8 @@ def _locate_in_folder(folder: Path) -> Place:
         else:
             files = tuple(folder / name for name in weights)
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
-    if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
-        return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
-    if (table := _tensorflow_table(folder, names)) is not None:
-        return Place(folder, (table,), folder)
+    if (inner := _locate_below(folder, names)) is not None:
+        return inner
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
     if (step := _locate_step(folder)) is not None:
@@ -331,6 +329,14 @@ def _locate_in_folder(folder: Path) -> Place:
     elif any(name.endswith(DCP_DATA) for name in names):
         hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)
+
+
+def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
+    """Finds the model of a Core ML package, or TensorFlow's checkpoint, in a folder with these files."""
+    if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
+        return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
+    table = _tensorflow_table(folder, names)
+    return None if table is None else Place(folder, (table,), folder)
 
 
 def _tensorflow_table(folder: Path, names: Collection[str]) -> Path | None:

@@ -9,8 +9,9 @@ scripts convert_checkpoint.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -71,6 +72,14 @@ class _Config:
         return Segment(self.heads * self.head), kv, kv
 
 
+def _number(path: str, table: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """Returns a positive number of a JSON object; `default` if it is missing or null."""
+    value = default if table.get(key) is None else table[key]
+    if type(value) is not int or not 0 < value < _COUNT:
+        raise FormatError("not a positive number", path=path, field=key, found=repr(value)[:40])
+    return value
+
+
 def _read(place: Place) -> _Config:
     path = str(place.folder / "config.json")
     config: dict[str, Any] = decode(place.read("config.json") or b"{}", path, dict[str, Any], CONFIG_JSON)
@@ -78,14 +87,7 @@ def _read(place: Place) -> _Config:
     if not isinstance(mapping, dict):
         raise FormatError("no mapping of ranks", path=path, field="mapping")
 
-    def number(table: Mapping[str, Any], key: str, default: int | None = None) -> int:
-        value = table.get(key, default)
-        if value is None and default is not None:
-            value = default
-        if type(value) is not int or not 0 < value < _COUNT:
-            raise FormatError("not a positive number", path=path, field=key, found=repr(value)[:40])
-        return value
-
+    number = partial(_number, path)
     tensor, stages = number(mapping, "tp_size", 1), number(mapping, "pp_size", 1)
     if tensor * stages != number(mapping, "world_size", tensor * stages) or tensor * stages > SHARDS:
         reason = "the ranks aren't those of tensor and pipeline parallelism alone"
@@ -116,31 +118,36 @@ def open_tensorrt(place: Place, sources: Sequence[Source]) -> tuple[Place, Index
     indexes = [safetensors.parse(source) for source in sources]
     nodes: dict[str, Node] = {}
     entries: list[Entry] = []
-    start = 0
-    for stage in range(config.stages):
-        first = stage * config.tensor
+    layers = 0
+    for first in range(0, ranks, config.tensor):
         group = indexes[first : first + config.tensor]
-        stored = [StoredTensors(index) for index in group]
-        if any(index.by_name.keys() != group[0].by_name.keys() for index in group):
-            raise FormatError("the ranks of a stage have different tensors", path=group[0].files[0].name)
-        numbers = [int(match[2]) for name in group[0].by_name if (match := _LAYER.fullmatch(name))]
-        shift = start if numbers and min(numbers) == 0 else 0
-        for entry in group[0]:
-            match = _LAYER.fullmatch(entry.name)
-            name = f"{match[1]}{int(match[2]) + shift}{match[3]}" if match else entry.name
+        numbers = {int(match[2]) for name in group[0].by_name if (match := _LAYER.fullmatch(name))}
+        shift = layers if numbers and min(numbers) == 0 else 0
+        for name, entry, node in _stage(config, group, shift):
             if name in nodes:
                 raise FormatError("two stages have one tensor", path=group[0].files[0].name, field=name)
-            node = _join(config, entry, [tensors[entry.name] for tensors in stored], group)
             nodes[name] = node
             entries.append(Entry(name, entry.dtype, node.spec.shape, entry.offset, node.spec.nbytes, first))
-        start += len(set(numbers))
-    if start != config.layers:
+        layers += len(numbers)
+    if layers != config.layers:
         raise FormatError("the ranks have another number of layers than config.json", path=str(place.path),
-                          expected=config.layers, found=start)  # fmt: skip
+                          expected=config.layers, found=layers)  # fmt: skip
     files = tuple(source for index in indexes for source in index.files)
     starts = tuple(start for index in indexes for start in index.data_start)
     joined = replace(indexes[0], files=files, entries=tuple(entries), data_start=starts)
     return replace(place, notes=(*place.notes, *_notes(config, nodes))), joined, nodes
+
+
+def _stage(config: _Config, group: Sequence[Index], shift: int) -> Iterator[tuple[str, Entry, Node]]:
+    """Yields the whole tensors of a stage: name in the model, entry of the first rank, node. `shift`: the layers of the
+    stages before."""
+    if any(index.by_name.keys() != group[0].by_name.keys() for index in group):
+        raise FormatError("the ranks of a stage have different tensors", path=group[0].files[0].name)
+    stored = [StoredTensors(index) for index in group]
+    for entry in group[0]:
+        match = _LAYER.fullmatch(entry.name)
+        name = f"{match[1]}{int(match[2]) + shift}{match[3]}" if match else entry.name
+        yield name, entry, _join(config, entry, [tensors[entry.name] for tensors in stored], group)
 
 
 def _notes(config: _Config, nodes: Mapping[str, Node]) -> list[str]:

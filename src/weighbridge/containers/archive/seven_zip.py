@@ -6,13 +6,14 @@ py7zr decodes all data in front of a file in the same block, and pushes it: all 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import MIB, WRAPPED_MEMBERS
+from weighbridge.containers.archive.spool import SpooledSource, check_space
 from weighbridge.io.source import Source
-from weighbridge.io.spool import SpooledSource, check_space
 
 MAGIC: Final = b"7z\xbc\xaf\x27\x1c"
 
@@ -28,9 +29,6 @@ class _File(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = max(offset + (0, self._at, self._source.size)[whence], 0)
@@ -85,29 +83,33 @@ class SevenZip:
     def _decode(self) -> None:
         """Decodes all files, the large ones to temporary files."""
         check_space(self._source.name, sum(self.files.values()))
-        interface = import_module("py7zr.io")
         spools = {name: SpooledSource(iter(()), size, f"{self._source.name}/{name}", memory=size <= MIB)
                   for name, size in self.files.items()}  # fmt: skip
-
-        class Writer(interface.Py7zIO):  # type: ignore[misc, name-defined]  # py7zr asks for its subclass
-            read = seek = flush = size = lambda self, *_: 0  # not called while a file is extracted
-
-            def __init__(self, name: str) -> None:
-                self._spool = spools[name]
-
-            def write(self, data: bytes) -> int:
-                self._spool.write(data)
-                return len(data)
-
-        class Factory(interface.WriterFactory):  # type: ignore[misc, name-defined]
-            def create(self, name: str) -> Writer:
-                return Writer(name)
-
         with self._reader() as reader:
             try:
-                reader.extract(targets=[*spools], factory=Factory())
+                reader.extract(targets=[*spools], factory=_factory(spools))
             except WeighbridgeError:
                 raise
             except Exception as error:
                 raise FormatError(f"the archive is damaged: {error!r}", path=self._source.name) from None
         self._sources.update(spools)
+
+
+def _factory(spools: Mapping[str, SpooledSource]) -> Any:
+    """Returns py7zr's factory of writers, which write each file to its spool."""
+    interface = import_module("py7zr.io")
+
+    class Writer(interface.Py7zIO):  # type: ignore[misc, name-defined]  # py7zr asks for its subclass
+        read = seek = flush = size = lambda self, *_: 0  # not called while a file is extracted
+
+        def __init__(self, name: str) -> None:
+            self._spool = spools[name]
+
+        def write(self, data: bytes) -> int:
+            self._spool.write(data)
+            return len(data)
+
+    class Factory(interface.WriterFactory):  # type: ignore[misc, name-defined]
+        create = staticmethod(Writer)
+
+    return Factory()

@@ -1,7 +1,7 @@
 """Archives and compressed files as trees of files (`io/location.py`), so that a model in them is read as in a folder.
 
 Stored members of a zip and files of a tar are read in place. Other data is decoded into a temporary file when it is
-first read (`io/spool.py`). Nothing is unpacked under a member's name: a name that leads out of the archive is an error.
+first read (`spool.py`). Nothing is unpacked under a member's name: a name that leads out of the archive is an error.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from weighbridge.base.limits import MIB, SNIFF_HEAD, WRAPPED_LINKS, WRAPPED_MEMB
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.archive import seven_zip, tar, zip
+from weighbridge.containers.archive.spool import SpooledSource
 from weighbridge.containers.archive.zip_records import STARTS, STORED
 from weighbridge.io.decompress import WITH_MAGIC, codec_of, pieces
 from weighbridge.io.source import Source
-from weighbridge.io.spool import SpooledSource
 
 #: Suffix of a wrapped file -> the rest of the name of its content.
 SUFFIXES: Final = MappingProxyType(
@@ -78,13 +78,19 @@ def _inflated(source: Source, member: zip.ZipMember) -> Source:
 
 
 def _zip_contents(source: Source) -> WrappedContents:
-    files = {}
+    files: dict[str, WrappedFile] = {}
     for member in zip.read(source).members:
+        _check_count(source, len(files))
         name = _proper(member.name, source, member.at)
         if not member.name.endswith("/") and not _is_junk(name):
             opener = zip.open_member if member.method == STORED else _inflated
             files[name] = WrappedFile(member.size, partial(opener, source, member))
     return WrappedContents(files, [])
+
+
+def _check_count(source: Source, count: int) -> None:
+    if count >= WRAPPED_MEMBERS:
+        raise UnsupportedError(f"{source.name} has more than {WRAPPED_MEMBERS} members", hint="unpack it first")
 
 
 def _tar_contents(source: Source) -> WrappedContents:
@@ -94,18 +100,22 @@ def _tar_contents(source: Source) -> WrappedContents:
         name = _proper(member.name, source, member.at)
         if name in contents.files or name in links:
             raise FormatError("two members have one name", path=source.name, offset=member.at, field=repr(name))
-        if len(contents.files) + len(links) + len(contents.left_out) >= WRAPPED_MEMBERS:
-            raise UnsupportedError(f"{source.name} has more than {WRAPPED_MEMBERS} members", hint="unpack it first")
+        _check_count(source, len(contents.files) + len(links) + len(contents.left_out))
         if member.kind == "folder" or _is_junk(name):
             continue
         if member.kind == "file":
-            opener = partial(source.window, member.start, member.size)
-            contents.files[name] = WrappedFile(member.size, opener)
+            contents.files[name] = WrappedFile(member.size, partial(source.window, member.start, member.size))
         elif member.link:
             folder = posixpath.dirname(name) if member.kind == "symbolic link" else ""
             links[name] = posixpath.normpath(posixpath.join(folder, member.link))
         else:
             contents.left_out.append(f"{name} ({member.kind})")
+    _follow(links, contents)
+    return contents
+
+
+def _follow(links: Mapping[str, str], contents: WrappedContents) -> None:
+    """Adds links as the files that they lead to; lists the others as left out."""
     for name, target in links.items():
         for _ in range(WRAPPED_LINKS):
             target = links.get(target, target)
@@ -113,7 +123,6 @@ def _tar_contents(source: Source) -> WrappedContents:
             contents.files[name] = contents.files[target]
         else:
             contents.left_out.append(f"{name} (link to {target}, which isn't a file in the archive)")
-    return contents
 
 
 def _stream_contents(codec: str, source: Source) -> WrappedContents:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import DIMS, PROTOBUF_FIELDS
+from weighbridge.base.limits import DIMS
 from weighbridge.containers.base import Index, Region, Rule, Severity
 from weighbridge.containers.frameworks.pieces import Pieces
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
@@ -28,15 +28,16 @@ NAME: Final = "mindspore"
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {**COMMON, "map": Rule(Severity.WARNING, "a MapTensor (a hash table of rows) is left out")}
 )
+#: Words of tensor_type, which a number of bits follows -> those of types.
+_KINDS: Final = (
+    ("Float", "F", (16, 32, 64)), ("BFloat", "BF", (16,)), ("Int", "I", (8, 16, 32, 64)), ("Complex", "C", (64, 128)),
+    ("UInt", "U", (8, 16, 32, 64)), ("Uint", "U", (8, 16, 32, 64)),
+)  # fmt: skip
 #: tensor_type -> type.
 DTYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "Bool": "BOOL", "Int8": "I8", "Int16": "I16", "Int32": "I32", "Int64": "I64", "UInt8": "U8", "Uint8": "U8",
-        "UInt16": "U16", "Uint16": "U16", "UInt32": "U32", "Uint32": "U32", "UInt64": "U64", "Uint64": "U64",
-        "Float16": "F16", "Float32": "F32", "Float64": "F64", "BFloat16": "BF16", "Complex64": "C64",
-        "Complex128": "C128", "Float8E4M3FN": "F8_E4M3", "Float8E5M2": "F8_E5M2",
-    }
-)  # fmt: skip
+    {f"{word}{bits}": f"{short}{bits}" for word, short, sizes in _KINDS for bits in sizes}
+    | {"Bool": "BOOL", "Float8E4M3FN": "F8_E4M3", "Float8E5M2": "F8_E5M2"}
+)
 _TEXT: Final = 4096
 
 
@@ -85,9 +86,26 @@ def _tensor(reader: Messages, value: ProtoField) -> tuple[str, _Tensor]:
 
 def parse(source: Source) -> Index:
     """The tensors in the order of their first values."""
-    tensor_list, reader = TensorList(NAME, source, RULES), Messages(source)
-    found: dict[str, list[_Tensor]] = {}
-    for value in reader.fields(0, source.size):
+    tensor_list = TensorList(NAME, source, RULES)
+    for name, pieces in _values(tensor_list, Messages(source)).items():
+        first = pieces[0]
+        if any((piece.dims, piece.kind) != (first.dims, first.kind) for piece in pieces):
+            raise tensor_list.error("the pieces of a tensor have different shapes or types", name, pieces[1].at)
+        spans = [(piece.start, piece.end - piece.start) for piece in pieces]
+        size = sum(length for _, length in spans)
+        joined = len(pieces) > 1
+        number = tensor_list.add_source(Pieces(source, spans, name)) if joined else 0
+        tensor_list.add(
+            name, DTYPES.get(first.kind), first.dims, 0 if joined else first.start, size, kind=first.kind[:40],
+            at=first.at, number=number,
+        )  # fmt: skip
+    return tensor_list.index({}, None)
+
+
+def _values(tensor_list: TensorList, reader: Messages) -> dict[str, list[_Tensor]]:
+    """The values of each tag, in their order."""
+    values: dict[str, list[_Tensor]] = {}
+    for value in reader.fields(0, reader.source.size):
         if value.number != 1 or value.kind != BYTES:
             raise reader.error("no value of a MindSpore checkpoint", value.start)
         inner = {field.number: field for field in reader.fields(value.start, value.end)}
@@ -96,22 +114,8 @@ def parse(source: Source) -> Index:
             tensor_list.finding("map", "left out: a MapTensor", value.start, name)
             continue
         name, tensor = _tensor(reader, value)
-        found.setdefault(name, []).append(tensor)
-        if len(found) > PROTOBUF_FIELDS:
-            raise UnsupportedError(f"{source.name} has more than {PROTOBUF_FIELDS:,} tensors")
-    for name, pieces in found.items():
-        first = pieces[0]
-        if any((piece.dims, piece.kind) != (first.dims, first.kind) for piece in pieces):
-            raise tensor_list.error("the pieces of a tensor have different shapes or types", name, pieces[1].at)
-        spans = [(piece.start, piece.end - piece.start) for piece in pieces]
-        number, offset = 0, first.start
-        if len(pieces) > 1:
-            number, offset = tensor_list.add_source(Pieces(source, spans, name)), 0
-        size = sum(length for _, length in spans)
-        tensor_list.add(
-            name, DTYPES.get(first.kind), first.dims, offset, size, kind=first.kind[:40], at=first.at, number=number
-        )
-    return tensor_list.index({}, None)
+        values.setdefault(name, []).append(tensor)
+    return values
 
 
 def regions(source: Source) -> list[Region]:

@@ -38,7 +38,7 @@ _SENTINEL: Final = 0xDEADBEEF
 _RECORD: Final = struct.Struct("<IIQQQ")
 
 
-class Blob(NamedTuple):
+class WeightBlob(NamedTuple):
     """A record at byte `at`, and its data. `padding`: unused bits at the end."""
 
     at: int
@@ -53,10 +53,10 @@ def recognise(probe: Probe) -> Hit | None:
     first = probe.at(UNIT, 4)
     if probe.number(4, "<I") != _VERSION or first != struct.pack("<I", _SENTINEL):
         return None
-    return Hit(NAME, evidence=(f"MIL blob storage of {probe.number(0, '<I'):,} blobs (Core ML)",))
+    return Hit(NAME, evidence=("MIL blob storage, version 2 (Core ML)",))
 
 
-def blobs(source: Source) -> Iterator[Blob]:
+def blobs(source: Source) -> Iterator[WeightBlob]:
     """The blobs in their order. Raises FormatError at the first broken one."""
     count, version = struct.unpack("<II", source.read(0, 8))
     if version != _VERSION:
@@ -72,7 +72,7 @@ def blobs(source: Source) -> Iterator[Blob]:
             raise FormatError("a blob's data doesn't follow its record", path=source.name, offset=at + 16,
                               expected=at + UNIT, found=start)  # fmt: skip
         source.check(start, size)
-        yield Blob(at, kind, size, start, padding)
+        yield WeightBlob(at, kind, size, start, padding)
         at = -(-(start + size) // UNIT) * UNIT
 
 

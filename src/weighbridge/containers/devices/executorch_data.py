@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from weighbridge.containers.base import Index, Region
-from weighbridge.containers.frameworks.executorch import RULES as RULES
-from weighbridge.containers.frameworks.executorch import parse_data
+from weighbridge.containers.devices.executorch import RULES as RULES
+from weighbridge.containers.devices.executorch import parse_data
 from weighbridge.containers.frameworks.tensor_list import framed
 from weighbridge.io.source import Source
 

@@ -76,7 +76,7 @@ class Segments:
         return offset, size
 
 
-class Described(NamedTuple):
+class StoredLayout(NamedTuple):
     """Type, shape and order of the axes, outermost first, of a tensor or a layout."""
 
     kind: int
@@ -84,7 +84,7 @@ class Described(NamedTuple):
     order: Sequence[int]
 
     @classmethod
-    def of(cls, table: FlatTable, sizes: int, order: int) -> Described:
+    def of(cls, table: FlatTable, sizes: int, order: int) -> StoredLayout:
         dims, axes = table.vector(sizes), table.vector(order, 1)
         if (dims and dims.length > DIMS) or (axes and axes.length > DIMS):
             raise FormatError("the shape is impossible", path=table.buffer.source.name, offset=table.at)
@@ -111,49 +111,37 @@ def parse(source: Source) -> Index:
     """The constants of all plans, and named data as bytes."""
     tensor_list, program = TensorList(NAME, source, RULES), FlatBuffer(source).root()
     segments = Segments(source, program.vector(4))
-    inline, constants, mutable = program.vector(2), program.table(5), program.vector(6)
     seen: set[str] = set()
     for tensor in _tensors(program):
-        number, extra = tensor.number(5, "I"), tensor.table(9)
-        is_mutable = tensor.place(6) is not None
+        number, extra, is_mutable = tensor.number(5, "I"), tensor.table(9), tensor.place(6) is not None
         name = (extra.text(1) if extra else "") or f"{'mutable' if is_mutable else 'buffer'}_{number}"
         if extra is not None and extra.number(2, "b"):
             tensor_list.finding("external", "left out: its data is in a .ptd file", tensor.at, name)
-            continue
-        if not number or name in seen:
-            continue  # an activation, or a constant that several plans use
-        seen.add(name)
-        if inline is not None and inline.length:
-            if number >= inline.length:
-                raise tensor_list.error("a buffer doesn't exist", name, tensor.at, found=number)
-            data = inline.table(number).vector(0, 1)
-            offset = data.start if data is not None else 0
-        else:
-            table = constants
-            if is_mutable:
-                group = extra.number(0, "Q") if extra else 0
-                table = mutable.table(group) if mutable and group < mutable.length else None
-            offset = _offset(tensor_list, name, tensor, table, segments)
-        _add(tensor_list, name, Described.of(tensor, 2, 3), offset, None, tensor.at)
-    named = program.vector(7)
-    spans = set[int]()
-    for key, number, entry in _named(tensor_list, named):
+        elif number and name not in seen:  # 0 is an activation; several plans may use one constant
+            seen.add(name)
+            offset = _offset(tensor_list, name, tensor, program, segments)
+            _add(tensor_list, name, StoredLayout.of(tensor, 2, 3), offset, None, tensor.at)
+    _add_delegates(tensor_list, program, segments)
+    return tensor_list.index({}, program.number(0, "I"))
+
+
+def _add_delegates(tensor_list: TensorList, program: FlatTable, segments: Segments) -> None:
+    """Adds named data as bytes, and a finding on the size of other data of delegates."""
+    used = {t.number(0, "I") for t in (program.table(5), *_tables(program.vector(6))) if t is not None}
+    for key, number, entry in _named(tensor_list, program.vector(7)):
         offset, size = segments.span(number)
-        spans.add(number)
+        used.add(number)
         tensor_list.finding("opaque", f"data of a delegate, given as {size:,} bytes", entry.at, key)
         tensor_list.add(key, "U8", (size,), offset, size, kind="U8", at=entry.at)
-    used = spans | {t.number(0, "I") for t in (constants, *_tables(mutable)) if t is not None}
-    blobs = program.vector(3)
     hidden = sum(segments.span(n)[1] for n in range(segments.count) if n not in used)
-    hidden += sum(data.length for blob in _tables(blobs) if (data := blob.vector(0, 1)) is not None)
+    hidden += sum(data.length for blob in _tables(program.vector(3)) if (data := blob.vector(0, 1)) is not None)
     if hidden:
         tensor_list.finding("opaque", f"left out: {hidden:,} bytes of delegates")
-    return tensor_list.index({}, program.number(0, "I"))
 
 
 def _tables(vector: Vector | None) -> Iterator[FlatTable]:
     if vector is not None and vector.length > FLATBUFFER_TENSORS:
-        raise UnsupportedError(f"{vector.buffer.source.name} has a vector of {vector.length:,} tables")
+        raise UnsupportedError(f"{vector.buffer.source.name} has more than {FLATBUFFER_TENSORS:,} items in a vector")
     return (vector.table(number) for number in range(vector.length)) if vector is not None else iter(())
 
 
@@ -169,16 +157,32 @@ def _tensors(program: FlatTable) -> Iterator[FlatTable]:
                 yield tensor
 
 
-def _offset(tensor_list: TensorList, name: str, tensor: FlatTable, table: FlatTable | None, segments: Segments) -> int:
-    """The offset of a constant by a table of offsets in a segment."""
-    offsets, number = table.vector(1, 8) if table else None, tensor.number(5, "I")
+def _offset(tensor_list: TensorList, name: str, tensor: FlatTable, program: FlatTable, segments: Segments) -> int:
+    """The offset of a constant's data: in the FlatBuffer, or by a table of offsets in a segment."""
+    number, inline, table = tensor.number(5, "I"), program.vector(2), program.table(5)
+    missing = tensor_list.error("a buffer doesn't exist", name, tensor.at, found=number)
+    if inline is not None and inline.length:
+        data = inline.table(number).vector(0, 1) if number < inline.length else None
+        if data is None:
+            raise missing
+        return data.start
+    if tensor.place(6) is not None:
+        table = _mutable(tensor, program.vector(6))
+    offsets = table.vector(1, 8) if table else None
     if table is None or offsets is None or number >= offsets.length:
-        raise tensor_list.error("a buffer doesn't exist", name, tensor.at, found=number)
+        raise missing
     start, size = segments.span(table.number(0, "I"))
     offset = tensor.buffer.number(offsets.start + 8 * number, "Q")
     if offset > size:
         raise tensor_list.error("a buffer is outside its segment", name, tensor.at, expected=f"<= {size}", found=offset)
     return start + offset
+
+
+def _mutable(tensor: FlatTable, groups: Vector | None) -> FlatTable | None:
+    """The table of offsets for the initial value of a mutable tensor."""
+    extra = tensor.table(9)
+    group = extra.number(0, "Q") if extra else 0
+    return groups.table(group) if groups and group < groups.length else None
 
 
 def _named(tensor_list: TensorList, named: Vector | None) -> Iterator[tuple[str, int, FlatTable]]:
@@ -190,15 +194,15 @@ def _named(tensor_list: TensorList, named: Vector | None) -> Iterator[tuple[str,
         yield key, entry.number(1, "I"), entry
 
 
-def _add(tensor_list: TensorList, name: str, described: Described, offset: int, size: int | None, at: int) -> None:
+def _add(tensor_list: TensorList, name: str, layout: StoredLayout, offset: int, size: int | None, at: int) -> None:
     """Adds a tensor. `size`: the bytes of its segment, if it has one."""
-    nbytes = described.nbytes()
+    nbytes = layout.nbytes()
     if size is not None and nbytes is not None and nbytes > size:
         raise tensor_list.error("the data is shorter than the shape", name, at, expected=nbytes, found=size)
-    strides = described.strides if nbytes else None
+    strides = layout.strides if nbytes else None
     tensor_list.add(
-        name, DTYPES.get(described.kind), described.shape, offset, nbytes or 0, at=at, strides=strides,
-        kind=f"number {described.kind} of ScalarType",
+        name, DTYPES.get(layout.kind), layout.shape, offset, nbytes or 0, at=at, strides=strides,
+        kind=f"number {layout.kind} of ScalarType",
     )  # fmt: skip
 
 
@@ -213,7 +217,7 @@ def parse_data(source: Source, name: str) -> Index:
             tensor_list.finding("opaque", f"data without a layout, given as {size:,} bytes", entry.at, key)
             tensor_list.add(key, "U8", (size,), offset, size, kind="U8", at=entry.at)
         else:
-            _add(tensor_list, key, Described.of(layout, 1, 2), offset, size, entry.at)
+            _add(tensor_list, key, StoredLayout.of(layout, 1, 2), offset, size, entry.at)
     return tensor_list.index({}, root.number(0, "I"))
 
 

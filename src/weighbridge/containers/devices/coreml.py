@@ -25,7 +25,7 @@ from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import DIMS, PROTOBUF_DEPTH
 from weighbridge.containers.base import Index, Region, Rule, Severity
-from weighbridge.containers.frameworks.coreml_weights import UNIT
+from weighbridge.containers.devices.coreml_weights import UNIT
 from weighbridge.containers.frameworks.tensor_list import PACKED, TensorList
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.protobuf import BYTES, VARINT, Messages, ProtoField
@@ -130,24 +130,37 @@ def _add(reader: Messages, tensor_list: TensorList, place: _Place, fields: dict[
     record = blob[2].value if 2 in blob and blob[2].kind == VARINT else 0
     if record % UNIT or not record or not file:
         raise tensor_list.error("a value's blob has no place in a file", name, place.start, found=record)
-    types = _only(reader, fields[2]) if 2 in fields and fields[2].kind == BYTES else {}
+    kind, shape = _type(reader, tensor_list, name, fields.get(2))
+    if shape is None:
+        tensor_list.finding("shape", "left out: its shape isn't constant", place.start, name)
+        return
+    dtype = DTYPES.get(kind)
+    tensor_list.add(
+        name, dtype, shape, record + UNIT, _size(dtype, shape), kind=f"number {kind} of DataType", file=file,
+        at=place.start,
+    )  # fmt: skip
+
+
+def _type(
+    reader: Messages, tensor_list: TensorList, name: str, field: ProtoField | None
+) -> tuple[int, list[int] | None]:
+    """The DataType and the shape of a ValueType; None for a shape that isn't constant."""
+    types = _only(reader, field) if field is not None and field.kind == BYTES else {}
     if 1 not in types or types[1].kind != BYTES:
-        raise tensor_list.error("a value in a file isn't a tensor", name, place.start)
+        raise tensor_list.error("a value in a file isn't a tensor", name, None if field is None else field.start)
     kind, shape = 0, list[int]()
-    for field in reader.fields(types[1].start, types[1].end):
-        if field.number == 1 and field.kind == VARINT:
-            kind = field.value
-        elif field.number == 3 and field.kind == BYTES:
-            constant = _only(reader, field).get(1)
+    for part in reader.fields(types[1].start, types[1].end):
+        if part.number == 1 and part.kind == VARINT:
+            kind = part.value
+        elif part.number == 3 and part.kind == BYTES:
+            constant = _only(reader, part).get(1)
             if constant is None or constant.kind != BYTES:
-                tensor_list.finding("shape", "left out: its shape isn't constant", place.start, name)
-                return
+                return kind, None
             size = _only(reader, constant).get(1)
             shape.append(size.value if size is not None else 0)
             if len(shape) > DIMS:
-                raise tensor_list.error("the shape is impossible", name, place.start)
-    dtype, text = DTYPES.get(kind), f"number {kind} of DataType"
-    tensor_list.add(name, dtype, shape, record + UNIT, _size(dtype, shape), kind=text, file=file, at=place.start)
+                raise tensor_list.error("the shape is impossible", name, part.start)
+    return kind, shape
 
 
 def _size(dtype: str | None, shape: list[int]) -> int:
