@@ -121,6 +121,9 @@ def test_details(family: Family) -> None:
     assert weights["beyond"] == {"tuned-long": 1.5, "base": -0.5}
     assert weights["task"] == pytest.approx({"base": -0.2, "tuned": 0.7, "tuned-long": 0.5}, abs=0.02)
     assert weights["souped"] == pytest.approx(dict.fromkeys(("tuned", "tuned-long", "lora"), 1 / 3), abs=0.02)
+    assert weights["stock"] == pytest.approx({"base": 0.19, "tuned": 0.4, "tuned-twice": 0.41}, abs=0.05)
+    detail = report.pair("slerped-by-layer", "tuned").detail
+    assert detail == "weights that differ by matrix: tuned 0 to 1, tuned-long 0 to 1"
     lora = report.pair("lora", "base")
     assert (lora.rank, lora.targets) == (4, ("attention.q.weight", "attention.v.weight"))
     assert report.pair("lora-all", "base").rank == 16
