@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).with_name("golden") / "devices.zip"
 Read = dict[str, list[Any]]
 
 
-class Small(torch.nn.Module):
+class Small(torch.nn.Module):  # type: ignore[misc]  # torch may be missing
     def __init__(self) -> None:
         super().__init__()
         self.l = torch.nn.Linear(3, 4)

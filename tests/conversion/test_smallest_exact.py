@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -62,7 +63,7 @@ def test_a_folder_of_one_type_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [{"to": "mlx"}, {"to": "gguf", "generic": "toy"}], ids=["mlx", "gguf"])
-def test_other_targets_refuse_it(how: dict[str, str], wide: Path, tmp_path: Path) -> None:
+def test_other_targets_refuse_it(how: dict[str, Any], wide: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="smallest-exact"):
         wb.plan_convert(wide, tmp_path / "out", dtype="smallest-exact", **how)
 
@@ -70,7 +71,7 @@ def test_other_targets_refuse_it(how: dict[str, str], wide: Path, tmp_path: Path
 # ---- wb inspect ----
 
 
-def notes(array: np.ndarray, folder: Path) -> list[str]:  # type: ignore[type-arg]
+def notes(array: np.ndarray[Any, Any], folder: Path) -> list[str]:
     wb.save({"w": array}, folder / "w.safetensors", overwrite=True)
     return [note.message for note in wb.inspect(folder / "w.safetensors").notes if note.rule == "dtype/wider"]
 

@@ -18,7 +18,7 @@ from weighbridge.containers.archive import spool, wrapped
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.source import BytesSource
 
-spool.SPOOL = 4 * MIB  # bombs reach it quickly
+vars(spool)["SPOOL"] = 4 * MIB  # bombs reach it quickly
 _FILES = {"model/config.json": b"{}", "model/model.safetensors": bytes(2000), "a": b""}
 
 

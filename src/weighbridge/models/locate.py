@@ -303,8 +303,8 @@ def _locate_in_folder(folder: Path) -> Place:
         else:
             files = tuple(folder / name for name in weights)
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
-    if (inner := _locate_below(folder, names)) is not None:
-        return inner
+    if (below := _locate_below(folder, names)) is not None:
+        return below
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
     if (step := _locate_step(folder)) is not None:

@@ -165,8 +165,10 @@ def _type(
 
 def _size(dtype: str | None, shape: list[int]) -> int:
     """The bytes of a tensor, which the message doesn't repeat; 0 for an unknown type."""
+    if dtype is not None and dtype in PACKED:
+        return -(-math.prod(shape) * PACKED[dtype] // 8)
     row = BY_NAME.get(dtype or "")
-    return -(-math.prod(shape) * PACKED[dtype] // 8) if dtype in PACKED else math.prod(shape) * row.size if row else 0
+    return math.prod(shape) * row.size if row is not None else 0
 
 
 def regions(source: Source) -> list[Region]:
