@@ -17,6 +17,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import WRAPPED_DEPTH
 from weighbridge.containers import model_suffixes
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.io.location import RemotePath, StoredPath, WrappedPath, forget, open_source, walk
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _KEPT: Final = 16
 _roots: Final[OrderedDict[str, tuple[str, WrappedPath]]] = OrderedDict()
 _lock: Final = threading.RLock()
-#: The first bytes that distinguish archives: a tar's header.
-_HEAD: Final = 512
 
 
 def member(path: str | os.PathLike[str]) -> Path:
@@ -59,11 +58,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
 
 def _root(path: Path) -> WrappedPath | None:
     """Returns the root of the tree of an archive or compressed file; None for any other path."""
-    if isinstance(path, StoredPath) or not (path.suffix or isinstance(path, WrappedPath) or path.is_file()):
-        return None
-    from weighbridge.containers.archive import wrapped  # late, as below: few files are archives
-
-    if (isinstance(path, RemotePath) and path.suffix.lower() not in wrapped.SUFFIXES) or not path.is_file():
+    if isinstance(path, StoredPath) or not _may_be_archive(path):
         return None
     title, version = str(path), _version(path)
     with _lock:
@@ -74,15 +69,29 @@ def _root(path: Path) -> WrappedPath | None:
         return None if tree is None else _keep(title, version, WrappedPath.root(title, tree))
 
 
+def _may_be_archive(path: Path) -> bool:
+    """Whether a path is a file that isn't a GGUF or safetensors by its first bytes. Of remote files the suffix
+    decides, since reading is a request."""
+    if isinstance(path, RemotePath):
+        from weighbridge.containers.archive.wrapped import SUFFIXES  # late, as below: few files are archives
+
+        return path.suffix.lower() in SUFFIXES and path.is_file()
+    if not path.is_file():
+        return False
+    with open_source(path) as source:
+        head = source.head(16)
+        return head[:4] != GGUF_MAGIC and (
+            head[8:9] != b"{" or int.from_bytes(head[:8], "little") > max(source.size - 8, 0)
+        )
+
+
 def _tree(path: Path, title: str, version: str) -> WrappedTree | None:
     """Returns the files in an archive; None if the file isn't one."""
     from weighbridge.containers.archive import wrapped
-    from weighbridge.containers.sniff.detect import sniff
 
     source = open_source(path)
     try:
-        format = sniff(source).format if wrapped.starts(source.head(_HEAD)) else ""
-        if format in wrapped.WRAPPERS:
+        if (format := wrapped.wrapper_of(source)) is not None:
             around = path.notes if isinstance(path, WrappedPath) else ()
             return wrapped.WrappedTree(source, format, title, version, around)
     except BaseException:

@@ -15,18 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, titled
-from weighbridge.containers.archive.wrapped import WRAPPERS
 from weighbridge.containers.formats import PACKED
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.decompress import WITH_MAGIC
 from weighbridge.io.location import open_source, walk
 from weighbridge.io.source import Source
-from weighbridge.models.archives import member, resolve
 from weighbridge.reports import sidecars
 
 SCHEMA: Final = "weighbridge/identify/1"
@@ -74,12 +72,16 @@ class IdentifyReport:
 
 def identify(path: str | os.PathLike[str]) -> IdentifyReport:
     """Identifies `path`. Raises OSError if it can't be read, and no other error."""
-    path = member(path)
+    path = resolve_path(path)
+    if not path.exists():
+        from weighbridge.models.archives import member  # late, as below: few files are archives
+
+        path = member(path)
     if path.is_dir():
         return _folder(path)
     with open_source(path) as source:
         file, size = _identify_bytes(source), source.size
-    if file.format in WRAPPERS:
+    if not file.readable:
         file = _with_content(path, file)
     return IdentifyReport(
         str(path), "file", file.format, file.variant, file.title, file.confidence, file.evidence, file.readable,
@@ -89,6 +91,12 @@ def identify(path: str | os.PathLike[str]) -> IdentifyReport:
 
 def _with_content(path: Path, file: Identity) -> Identity:
     """Adds the identity of an archive's content. Of a compressed file only the first bytes are decoded."""
+    from weighbridge.containers.archive.wrapped import WRAPPERS
+    from weighbridge.io.decompress import WITH_MAGIC
+    from weighbridge.models.archives import resolve
+
+    if file.format not in WRAPPERS:
+        return file
     if file.format in WITH_MAGIC:
         inside = file.detail.get("inside", "")
         return replace(file, readable=inside in WRAPPERS or (find(inside) or BUILT_IN["unknown"]).readable)

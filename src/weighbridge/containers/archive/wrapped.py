@@ -20,6 +20,7 @@ from weighbridge.containers import BUILT_IN
 from weighbridge.containers.archive import seven_zip, tar, zip
 from weighbridge.containers.archive.spool import SpooledSource
 from weighbridge.containers.archive.zip_records import STARTS, STORED
+from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.decompress import WITH_MAGIC, codec_of, pieces
 from weighbridge.io.source import Source
 
@@ -47,13 +48,6 @@ class WrappedContents(NamedTuple):
 
     files: dict[str, WrappedFile]
     left_out: list[str]
-
-
-def starts(head: bytes) -> bool:
-    """Whether a file with these first 512 bytes may be an archive or compressed."""
-    return codec_of(head) in WITH_MAGIC or head[:4] in STARTS or head[:6] == seven_zip.MAGIC or (
-        len(head) >= tar.BLOCK and tar.is_header(head[: tar.BLOCK])
-    )  # fmt: skip
 
 
 def _proper(name: str, source: Source, at: int | None = None) -> str:
@@ -149,6 +143,16 @@ WRAPPERS: Final[Mapping[str, Callable[[Source], WrappedContents]]] = MappingProx
         **{codec: partial(_stream_contents, codec) for codec in sorted(WITH_MAGIC)},
     }
 )
+
+
+def wrapper_of(source: Source) -> str | None:
+    """The format of an archive or compressed file; None for any other."""
+    head = source.head(tar.BLOCK)
+    is_tar = len(head) == tar.BLOCK and tar.is_header(head)
+    if not (is_tar or codec_of(head) in WITH_MAGIC or head[:4] in STARTS or head[:6] == seven_zip.MAGIC):
+        return None
+    format = sniff(source).format
+    return format if format in WRAPPERS else None
 
 
 def content_name(name: str) -> str:

@@ -10,7 +10,6 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import tar as tars
-from weighbridge.containers.archive.seven_zip import SevenZip
 from weighbridge.io.decompress import CODECS, UnpackSource, codec_of
 from weighbridge.reports.scan.model import Part, Piece, escape
 
@@ -53,6 +52,8 @@ def packed(part: Part) -> Iterator[Piece]:
 
 def seven_zip(part: Part) -> Iterator[Piece]:
     """Scans every file of a 7-Zip archive. Raises UnsupportedError, which the scan reports, without py7zr."""
+    from weighbridge.containers.archive.seven_zip import SevenZip  # late: few archives are 7-Zip's
+
     archive = SevenZip(part.source)
     for name, size in archive.files.items():
         part.budget.spend(members=1)
