@@ -254,6 +254,8 @@ def test_bad_archives_are_named_errors(name: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=words):
         wb.open(path)
     assert wb.identify(path).format in wrapped.WRAPPERS
+    (found,) = [f for f in wb.verify(path).findings if f.rule == "archive/broken"]
+    assert words.rpartition(": ")[2] in found.message
     assert wb.scan(path).files  # no crash
 
 

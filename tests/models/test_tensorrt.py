@@ -183,3 +183,5 @@ def test_ranks_that_do_not_fit_are_named_errors(name: str, tmp_path: Path) -> No
     change(written(tmp_path, 2, 2))
     with pytest.raises(error, match=words):
         wb.open(tmp_path)
+    (found,) = [f for f in wb.verify(tmp_path).findings if f.rule == "tensorrt/ranks"]
+    assert words in found.message

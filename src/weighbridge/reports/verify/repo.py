@@ -14,8 +14,9 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import FormatError, RefusedError, WeighbridgeError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index, Severity
@@ -103,7 +104,12 @@ class Repo(Closing):
     ) -> None:  # fmt: skip
         self._mmproj = mmproj
         self.families = families
-        self.path, self.progress, self.values = resolve(path), progress, values
+        self.path, self.progress, self.values = resolve_path(path), progress, values
+        self.archive_error: FormatError | UnsupportedError | None = None
+        try:
+            self.path = resolve(path)
+        except (FormatError, UnsupportedError) as error:  # a rule reports it
+            self.archive_error = error
         self.stored = tuple(p.name for p in self.path.files) if isinstance(self.path, StoredPath) else ()
         self.single = not self.path.is_dir()
         self.modelfile = self.path if self.single and is_modelfile(self.path) else None
