@@ -44,7 +44,10 @@ def member(path: str | os.PathLike[str]) -> Path:
 def resolve(path: str | os.PathLike[str]) -> Path:
     """Returns the path that a user names, inside an archive if it names one. Raises FormatError for a damaged archive,
     UnsupportedError for archives that are nested too deep, RefusedError if unpacking takes too much space."""
-    place = member(path)
+    place = resolve_path(path)
+    if isinstance(place, StoredPath) or place.is_dir():
+        return place
+    place = member(place)
     for _ in range(WRAPPED_DEPTH):
         if (root := _root(place)) is None:
             return place
@@ -66,7 +69,12 @@ def _root(path: Path) -> WrappedPath | None:
             _roots.move_to_end(title)
             return _roots[title][1]
         tree = _tree(path, title, version)
-        return None if tree is None else _keep(title, version, WrappedPath.root(title, tree))
+        if tree is None:
+            return None
+        _roots[title] = version, WrappedPath.root(title, tree)
+        while len(_roots) > _KEPT:
+            forget(_roots.popitem(last=False)[1][1])
+        return _roots[title][1]
 
 
 def _may_be_archive(path: Path) -> bool:
@@ -107,14 +115,6 @@ def _version(path: Path) -> str:
         return path.version
     status = path.stat()
     return f"{status.st_size}-{status.st_mtime_ns}"
-
-
-def _keep(title: str, version: str, root: WrappedPath) -> WrappedPath:
-    """Keeps a root for the next call, and releases the one that wasn't used for longest."""
-    _roots[title] = version, root
-    while len(_roots) > _KEPT:
-        forget(_roots.popitem(last=False)[1][1])
-    return root
 
 
 def _content(root: WrappedPath) -> Path:

@@ -34,7 +34,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_link
-from weighbridge.io.location import RemotePath, StoredPath, TreePath, WrappedPath, expect, open_source
+from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import is_rank_set
@@ -159,11 +159,6 @@ def locate(path: str | Path, step: int | None = None) -> Place:
     """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
     complete step. Raises FileNotFoundError or UsageError if there is none."""
     path = resolve(path)
-    place = _locate(path, step)
-    return replace(place, notes=(*path.notes, *place.notes)) if isinstance(path, WrappedPath) else place
-
-
-def _locate(path: Path, step: int | None) -> Place:
     name = path.name
     if name == "-" == str(path):
         raise UsageError(

@@ -9,7 +9,7 @@ scripts convert_checkpoint.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -123,10 +123,15 @@ def open_tensorrt(place: Place, sources: Sequence[Source]) -> tuple[Place, Index
         group = indexes[first : first + config.tensor]
         numbers = {int(match[2]) for name in group[0].by_name if (match := _LAYER.fullmatch(name))}
         shift = layers if numbers and min(numbers) == 0 else 0
-        for name, entry, node in _stage(config, group, shift):
+        if any(index.by_name.keys() != group[0].by_name.keys() for index in group):
+            raise FormatError("the ranks of a stage have different tensors", path=group[0].files[0].name)
+        stored = [StoredTensors(index) for index in group]
+        for entry in group[0]:
+            match = _LAYER.fullmatch(entry.name)
+            name = f"{match[1]}{int(match[2]) + shift}{match[3]}" if match else entry.name
             if name in nodes:
                 raise FormatError("two stages have one tensor", path=group[0].files[0].name, field=name)
-            nodes[name] = node
+            node = nodes[name] = _join(config, entry, [tensors[entry.name] for tensors in stored], group)
             entries.append(Entry(name, entry.dtype, node.spec.shape, entry.offset, node.spec.nbytes, first))
         layers += len(numbers)
     if layers != config.layers:
@@ -135,27 +140,11 @@ def open_tensorrt(place: Place, sources: Sequence[Source]) -> tuple[Place, Index
     files = tuple(source for index in indexes for source in index.files)
     starts = tuple(start for index in indexes for start in index.data_start)
     joined = replace(indexes[0], files=files, entries=tuple(entries), data_start=starts)
-    return replace(place, notes=(*place.notes, *_notes(config, nodes))), joined, nodes
-
-
-def _stage(config: _Config, group: Sequence[Index], shift: int) -> Iterator[tuple[str, Entry, Node]]:
-    """Yields the whole tensors of a stage: name in the model, entry of the first rank, node. `shift`: the layers of the
-    stages before."""
-    if any(index.by_name.keys() != group[0].by_name.keys() for index in group):
-        raise FormatError("the ranks of a stage have different tensors", path=group[0].files[0].name)
-    stored = [StoredTensors(index) for index in group]
-    for entry in group[0]:
-        match = _LAYER.fullmatch(entry.name)
-        name = f"{match[1]}{int(match[2]) + shift}{match[3]}" if match else entry.name
-        yield name, entry, _join(config, entry, [tensors[entry.name] for tensors in stored], group)
-
-
-def _notes(config: _Config, nodes: Mapping[str, Node]) -> list[str]:
-    """The ranks that were joined, and the scales of quantized weights, which stay separate."""
-    joined = f"joined from {plural(config.tensor, 'tensor rank')} and {plural(config.stages, 'pipeline stage')}"
-    scales = sum(name.endswith(("_scaling_factor", "_scale")) for name in nodes)
-    method = f"quantized by {config.method}: {plural(scales, 'tensor')} of scales kept as they are"
-    return [joined, *([method] if config.method or scales else [])]
+    notes = [f"joined from {plural(config.tensor, 'tensor rank')} and {plural(config.stages, 'pipeline stage')}"]
+    if scales := sum(name.endswith(("_scaling_factor", "_scale")) for name in nodes):
+        method = config.method or "an unnamed method"
+        notes.append(f"quantized by {method}: {plural(scales, 'tensor')} of scales kept as they are")
+    return replace(place, notes=(*place.notes, *notes)), joined, nodes
 
 
 def _join(config: _Config, entry: Entry, parts: Sequence[Node], group: Sequence[Index]) -> Node:

@@ -163,13 +163,18 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> InspectRep
 
 
 def _circumstances(model: OpenModel) -> Iterator[Finding]:
-    """The archives around the model; the step of a training run that it is, the others, and those that were cut off."""
+    """The archives around the model; the step of a training run that it is, the others, and those that were cut off;
+    values that need fewer bits than they have."""
     for note in getattr(model.place.path, "notes", ()):
         yield Finding("file/wrapped", Severity.INFO, note, os.fspath(model.place.path))
     run = model.place.run
     for number, note in enumerate(run.notes if run is not None else ()):
         rule, severity = ("run/unfinished", Severity.WARNING) if number else ("run/step", Severity.INFO)
         yield Finding(rule, severity, note, os.fspath(model.place.path))
+    if any(entry.dtype is F32 and entry.nbytes >= MIB for entry in model.index):
+        from weighbridge.reports.inspect.width import wider  # late: most models have 16-bit types
+
+        yield from wider(model.index)
 
 
 def counted_parameters(model: OpenModel) -> Count:
@@ -236,15 +241,8 @@ def report_of(
         selected=selected,
         schemes=schemes(index.entries, counted),
         metadata={key: short(value) for key, value in index.metadata.items()},
-        notes=(*_circumstances(model), *_width(index), *index.findings, *_config_problems(model)),
+        notes=(*_circumstances(model), *index.findings, *_config_problems(model)),
     )
-
-
-def _width(index: Index) -> Iterator[Finding]:
-    if any(entry.dtype is F32 and entry.nbytes >= MIB for entry in index):
-        from weighbridge.reports.inspect.width import wider  # late: most models have 16-bit types
-
-        yield from wider(index)
 
 
 def _config_problems(model: OpenModel) -> tuple[Finding, ...]:

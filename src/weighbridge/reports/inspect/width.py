@@ -40,7 +40,8 @@ def wider(index: Index) -> Iterator[Finding]:
     """Yields a note if samples of the F32 matrices of a local file are all of a 16-bit type."""
     if index.byte_order != "<":
         return
-    large = [e for e in index if e.dtype is F32 and e.nbytes >= MIB and e.strides is None and _is_near(index, e)]
+    near = {n for n, file in enumerate(index.files) if not (file.remote or file.sequential)}
+    large = [e for e in index if e.dtype is F32 and e.nbytes >= MIB and e.strides is None and e.file in near]
     chosen = sorted(large, key=lambda e: -e.nbytes)[:_TENSORS]
     with suppress(WeighbridgeError):  # the file is too short: other notes report it
         samples = [data for e in chosen if any(data := _sample(index, e))]
@@ -51,10 +52,6 @@ def wider(index: Index) -> Iterator[Finding]:
                 "wb convert --dtype smallest-exact checks all of them"
             )
             yield Finding("dtype/wider", Severity.INFO, message, index.files[chosen[0].file].name)
-
-
-def _is_near(index: Index, entry: Entry) -> bool:
-    return not (index.files[entry.file].remote or index.files[entry.file].sequential)
 
 
 def _sample(index: Index, entry: Entry) -> bytes:
