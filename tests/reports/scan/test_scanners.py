@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import struct
-import sys
 import zlib
 from pathlib import Path
 
@@ -24,17 +23,8 @@ from weighbridge.reports.scan.model import RULES, Budget, FileReport, MemberPath
 from weighbridge.reports.scan.template import callables, faults
 from weighbridge.reports.scan.template.values import is_inner
 
-#: Codecs of packages that may be missing, and the modules that are imported for archives.
+#: Codecs of packages that may be missing.
 OF_PACKAGES = {"zstd", "lz4"}
-PACKAGES = ("compression.zstd", "backports.zstd", "lz4.frame", "py7zr")
-
-
-@pytest.fixture(autouse=True)
-def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verdicts are those of an installation without `weighbridge[archives]`."""
-    for name in PACKAGES:
-        monkeypatch.setitem(sys.modules, name, None)
-
 
 IDS = [f"{v.name}-{v.rule}-{n}" for n, v in enumerate(VECTORS)]
 
