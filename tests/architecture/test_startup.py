@@ -98,12 +98,12 @@ BUDGETS = {
     "inspect {gguf}": (103, 189),
     "inspect {safetensors}": (110, 189),
     "inspect {folder}": (109, 176),
-    "verify {gguf}": (198, 228),
+    "verify {gguf}": (199, 228),
     "hash {gguf}": (69, 186),
     "scan {safetensors}": (177, 204),
-    "convert {folder} {target} --dry-run": (281, 211),
-    "convert {gguf} {target}.safetensors --dry-run": (279, 211),
-    "quantize {folder} {target} Q4_K_M --dry-run": (292, 211),
+    "convert {folder} {target} --dry-run": (282, 211),
+    "convert {gguf} {target}.safetensors --dry-run": (280, 211),
+    "quantize {folder} {target} Q4_K_M --dry-run": (293, 211),
 }
 
 

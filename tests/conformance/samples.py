@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tests.containers import ggml_files, packed_files
-from tests.containers.framework_files import llama2c
+from tests.containers.framework_files import llama2c, mindspore
 from tests.reports.makers import gguf
 
 from weighbridge.base.dtypes import dtype
@@ -166,14 +166,18 @@ def dcp_metadata() -> list[bytes]:
     return [recorded, dcp_write.metadata_file(tensors)]
 
 
-def recorded(*names: str) -> Callable[[], list[bytes]]:
+_CORE_ML = "mlpackage/Data/com.apple.CoreML/model.mlmodel"
+_BLOBS = "mlpackage/Data/com.apple.CoreML/weights/weight.bin"
+
+
+def recorded(*names: str, archive: str = "frameworks.zip") -> Callable[[], list[bytes]]:
     """Files that frameworks' libraries wrote."""
 
     def read() -> list[bytes]:
         from tests.containers.framework_files import GOLDEN
 
-        with zipfile.ZipFile(GOLDEN) as archive:
-            return [archive.read(name) for name in names]
+        with zipfile.ZipFile(GOLDEN.with_name(archive)) as files:
+            return [files.read(name) for name in names]
 
     return read
 
@@ -202,6 +206,16 @@ READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "openvino": recorded("ir.xml"),
     "torch-exported": recorded("m.pt2"),
     "ctranslate2": recorded("ct2/model.bin"),
+    "executorch": recorded("a.pte", "mutable.pte", "external.pte", "xnnpack.pte", archive="devices.zip"),
+    "executorch-data": recorded("external.ptd", archive="devices.zip"),
+    "coreml": recorded(f"half.{_CORE_ML}", f"int4.{_CORE_ML}", archive="devices.zip"),
+    "coreml-weights": recorded(
+        "w.bin", "int4.mlpackage/Data/com.apple.CoreML/weights/weight.bin", archive="devices.zip"
+    ),
+    "mindspore": lambda: [
+        mindspore([("a", "Float32", (2,), bytes(8)), ("b", "Int8", (3,), b"ab"), ("b", "Int8", (3,), b"c")], packed)
+        for packed in (False, True)
+    ],
     "llama2c": lambda: [llama2c(version, shared) for version in (0, 1) for shared in (True, False)],
     "llamafile": lambda: [llamafile()],
     "ggml": lambda: [

@@ -32,6 +32,17 @@ def onnx_external(
     return b"\x08\x08" + message(7, message(5, tensor))
 
 
+def mindspore(values: list[tuple[str, str, tuple[int, ...], bytes]], packed: bool = False) -> bytes:
+    """A checkpoint of values: tag, type, shape and bytes; values with one tag are pieces of a tensor."""
+    out = b""
+    for tag, kind, shape, data in values:
+        numbers = [varint(n & (1 << 64) - 1) for n in shape]
+        dims = message(1, b"".join(numbers)) if packed else b"".join(b"\x08" + number for number in numbers)
+        tensor = dims + message(2, kind.encode()) + message(3, data)
+        out += message(1, message(1, tag.encode()) + message(2, tensor))
+    return out
+
+
 def block(entries: list[tuple[bytes, bytes]], compression: int) -> bytes:
     from weighbridge.containers.frameworks.sstable import masked_crc
     from weighbridge.io.source import BytesSource

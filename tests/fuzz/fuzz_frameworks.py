@@ -16,7 +16,7 @@ from weighbridge.io.source import BytesSource
 
 FORMATS = (
     "onnx", "tf-checkpoint", "hdf5", "keras", "flax", "tflite", "openvino", "ctranslate2", "llama2c",
-    "torch-exported",
+    "torch-exported", "executorch", "executorch-data", "coreml", "coreml-weights", "mindspore",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from tests.containers.framework_files import table
 from tests.reports import makers as m
 
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS
+from weighbridge.containers.sniff.probe import Identity
 from weighbridge.reports.identify import FOLDERS, identify, name_lies
 
 WEIGHTS = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "pt"})
@@ -46,6 +47,7 @@ CASES: list[tuple[str, Files, str]] = [
     ("training-run", {"checkpoint-5/model.safetensors": WEIGHTS, "checkpoint-5/trainer_state.json": b"{}"},
      "transformers' Trainer"),
     ("deepspeed", {"mp_rank_00_model_states.pt": ZIP}, ""),
+    ("tensorrt-llm", {"config.json": b'{"mapping": {"tp_size": 1}}', "rank0.safetensors": WEIGHTS}, ""),
     ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),
     ("weights", {"w.safetensors": WEIGHTS}, ""),
     ("folder", {"readme.md": b"hello"}, ""),
@@ -119,7 +121,7 @@ def test_a_suffix_that_lies(tmp_path: Path, suffix: str) -> None:
     assert suffix in report.name_lies
     for kind in MISNAMED_UNLESS[suffix]:
         assert kind in BUILT_IN
-        assert name_lies(f"x{suffix}", kind) is None
+        assert name_lies(f"x{suffix}", Identity(kind, "", "certain", (), {}, True, kind)) is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.samples import dcp_metadata
 from tests.containers import packed_files
-from tests.containers.framework_files import llama2c, openvino, table
+from tests.containers.framework_files import llama2c, mindspore, openvino, table
 from tests.examples import examples
 from tests.reports import makers as m
 
@@ -176,6 +176,9 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("text", b"hello, this is the model card\n", "text", ""),
     ("empty", b"", "empty", ""),
     ("TensorFlow table", table([(b"", b"\x08\x01")]), "tf-checkpoint", ""),
+    ("executorch data", b"\x1c\0\0\0FT01" + bytes(32), "executorch-data", ""),
+    ("core ml weights", b"\1\0\0\0\2\0\0\0" + bytes(56) + b"\xef\xbe\xad\xde" + bytes(60), "coreml-weights", ""),
+    ("mindspore", mindspore([("a", "Int8", (1,), b"x")]), "mindspore", ""),
     ("llama2.c", llama2c(), "llama2c", "v0"),
     ("llama2.c with a magic", llama2c(1), "llama2c", "v1"),
     ("OpenVINO", b'<?xml version="1.0"?>\n' + openvino("24"), "openvino", ""),

@@ -62,6 +62,16 @@ SNIFF_KEYS: Final = 4096
 SNIFF_STRING: Final = MIB
 SNIFF_ZIP_MEMBERS: Final = 100_000
 SNIFF_TAR_MEMBERS: Final = 256
+# Members of an archive that is opened as a folder; levels of archives and compressed files in each other (a zip with a
+# tar.gz has 3); links to links between the members.
+WRAPPED_MEMBERS: Final = 200_000
+WRAPPED_DEPTH: Final = 4
+WRAPPED_LINKS: Final = 8
+# Temporary disk space for one member or compressed file that can't be read in place, unless WEIGHBRIDGE_SPOOL allows
+# more: the 7B models of 16-bit floats fit.
+SPOOL: Final = 16 * GIB
+# Window of a zstd stream: the decoder's own default limit.
+ZSTD_WINDOW: Final = 27
 # Dictionary of `xz -9`; streams that need more memory are not decompressed.
 SNIFF_XZ: Final = 64 * MIB
 # Values that decide how a packed weight is read: single settings; bitsandbytes' JSON (under 1 kB); the group of each

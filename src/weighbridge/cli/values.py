@@ -122,7 +122,7 @@ class DTypeName(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         types = ["f32", "f16", "bf16"]
         if self.quantized:
-            types += ["auto", "q8_0", *type_names()]
+            types += ["auto", "q8_0", "smallest-exact", *type_names()]
         return [CompletionItem(name) for name in dict.fromkeys(types) if name.startswith(incomplete.lower())]
 
 

@@ -27,6 +27,7 @@ _RETRY: Final = (
     "this is not the model: the server sent a page or a message in its place; check the address and your access"
 )
 _EXTRACT: Final = "unpack it first"
+_WRAPPED: Final = "commands read the model inside, and FILE/NAME names one of several"
 
 _GGML_TYPES: Final = frozenset(t.name for t in TABLE if t.ggml is not None)
 _SAFETENSORS_TYPES: Final = frozenset(t.name for t in TABLE if t.safetensors)
@@ -56,6 +57,8 @@ _TABLE: Final = (_recogniser("sniff.detect:tensorflow_table", Rank.MAGIC),)
 _FLAX: Final = (_recogniser("frameworks.flax:recognise", Rank.FIELDS),)
 _OPENVINO: Final = (_recogniser("frameworks.openvino:recognise", Rank.HEADER),)
 _CTRANSLATE2: Final = (_recogniser("frameworks.ctranslate2:recognise", Rank.HEADER),)
+_COREML_WEIGHTS: Final = (_recogniser("devices.coreml_weights:recognise", Rank.HEADER),)
+_MINDSPORE: Final = (_recogniser("frameworks.mindspore:recognise", Rank.HEADER),)
 _LLAMA2C: Final = (_recogniser("frameworks.llama2c:recognise", Rank.HEADER),)
 _ANY_TEXT: Final = (_recogniser("sniff.text:plain", Rank.ANY_TEXT),)
 _PROTOBUF: Final = (_recogniser("sniff.binary:protobuf", Rank.FIELDS),)
@@ -117,6 +120,18 @@ READ: Final = (
            module="weighbridge.containers.frameworks.ctranslate2", in_folders=True, recognisers=_CTRANSLATE2),
     Format("torch-exported", "exported PyTorch program", (".pt2",), rewritten_as="safetensors",
            module="weighbridge.containers.torch.exported", in_folders=True, recognisers=_ZIP),
+    Format("executorch", "ExecuTorch program", (".pte",), (),
+           (Magic(4, b"ET12", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),),
+           rewritten_as="safetensors", module="weighbridge.containers.devices.executorch", in_folders=True),
+    Format("executorch-data", "ExecuTorch data file", (".ptd",), (),
+           (Magic(4, b"FT01", "FT01 at byte 4 (FlatBuffers file identifier of ExecuTorch's data)"),),
+           rewritten_as="safetensors", module="weighbridge.containers.devices.executorch_data", in_folders=True),
+    Format("coreml", "Core ML model", (".mlmodel",), rewritten_as="safetensors",
+           module="weighbridge.containers.devices.coreml", in_folders=True, recognisers=_PROTOBUF),
+    Format("coreml-weights", "weights of a Core ML model", (), (".bin",), rewritten_as="safetensors",
+           module="weighbridge.containers.devices.coreml_weights", recognisers=_COREML_WEIGHTS),
+    Format("mindspore", "MindSpore checkpoint", (), (".ckpt",), rewritten_as="safetensors",
+           module="weighbridge.containers.frameworks.mindspore", recognisers=_MINDSPORE),
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
 )  # fmt: skip
@@ -139,9 +154,6 @@ RECOGNISED: Final = (
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
     Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",), recognisers=_PROTOBUF),
     Format("tf-hub", "TensorFlow Hub archive", (), (".tar",), recognisers=_TAR),
-    Format("executorch", "ExecuTorch program", (".pte",), (),
-           (Magic(4, b"ET12", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),)),
-    Format("coreml", "Core ML model", (".mlmodel",), recognisers=(*_ZIP, *_PROTOBUF)),
     Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar"), recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
     Format("sentencepiece", "SentencePiece model", (".model",), recognisers=_PROTOBUF),
     Format("tiktoken", "tiktoken vocabulary", (), (".model",), recognisers=_TEXT),
@@ -154,15 +166,15 @@ RECOGNISED: Final = (
     Format("text", "text file", (), (".bin",), recognisers=_ANY_TEXT),
     Format("executable", "executable program", recognisers=_PROGRAM),
     Format("zip", "zip archive", (".zip",), magics=tuple(Magic(0, sign, "zip signature") for sign in STARTS),
-           recognisers=(*_ZIP, *_LATE_ZIP)),
-    Format("tar", "tar archive", (".tar",), (".nemo",), advice=_EXTRACT, recognisers=_TAR),
-    Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, b"7z\xbc\xaf\x27\x1c", "7z signature"),), advice=_EXTRACT),
+           advice=_WRAPPED, recognisers=(*_ZIP, *_LATE_ZIP)),
+    Format("tar", "tar archive", (".tar",), (".nemo",), advice=_WRAPPED, recognisers=_TAR),
+    Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, b"7z\xbc\xaf\x27\x1c", "7z signature"),), advice=_WRAPPED),
     Format("rar", "RAR archive", (), (), (Magic(0, b"Rar!\x1a\x07", "RAR signature"),), advice=_EXTRACT),
-    Format("gzip", "gzip stream", (".gz",), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
-    Format("xz", "xz stream", (), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
-    Format("bz2", "bzip2 stream", (), (".pkl",), advice=_EXTRACT, recognisers=_COMPRESSED),
-    Format("zstd", "Zstandard stream", (), (), (Magic(0, b"\x28\xb5\x2f\xfd", "zstd signature"),), advice=_EXTRACT),
-    Format("lz4", "LZ4 stream", (), (".pkl",), (Magic(0, b"\x04\x22\x4d\x18", "lz4 signature"),), advice=_EXTRACT),
+    Format("gzip", "gzip stream", (".gz",), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("xz", "xz stream", (), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("bz2", "bzip2 stream", (), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("zstd", "Zstandard stream", (), (), advice=_WRAPPED, recognisers=_COMPRESSED),
+    Format("lz4", "LZ4 stream", (), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
     Format("sqlite", "SQLite database", magics=(Magic(0, b"SQLite format 3\0", "SQLite magic"),)),
     Format("parquet", "Parquet file", magics=(Magic(0, b"PAR1", "PAR1 magic (Parquet)"),)),
     Format("arrow", "Arrow file", magics=(Magic(0, b"ARROW1\0\0", "ARROW1 magic"),)),

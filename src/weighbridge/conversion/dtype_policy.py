@@ -11,6 +11,7 @@ from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32, DType, DTypeLi
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.spec import Spec
+from weighbridge.conversion.options import SMALLEST_EXACT
 from weighbridge.conversion.quantize import type_hints
 
 # llama.cpp's file types that the converter writes (general.file_type), by the type of most weights.
@@ -90,7 +91,7 @@ def is_cast(name: DTypeLike) -> bool:
 def plain_dtype(name: DTypeLike | None, spec: Spec) -> DType:
     """The dtype of a tensor in a container of plain dtypes: floats and blocks are cast to `name`, others are kept."""
     kept = spec.dtype
-    if name is None or name == "auto" or kept.kind not in (Kind.FLOAT, Kind.BLOCK):
+    if name in (None, "auto", SMALLEST_EXACT) or kept.kind not in (Kind.FLOAT, Kind.BLOCK):
         return kept
     requested = dtype(name)
     if requested.kind is Kind.BLOCK:

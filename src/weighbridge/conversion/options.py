@@ -28,6 +28,8 @@ _TYPES: Final = "Types"
 
 #: The value of `--sbom` without a FILE.
 NEXT_TO_TARGET: Final = "auto"
+#: The `dtype` that casts each float tensor to the narrowest type with exactly its values.
+SMALLEST_EXACT: Final = "smallest-exact"
 
 Path = str | os.PathLike[str]
 Options = TypeVar("Options", bound="TargetOptions")
@@ -82,16 +84,23 @@ class TargetOptions(Bounded):
 @dataclass(frozen=True, kw_only=True)
 class DTypeOptions(TargetOptions):
     """None keeps the source's type; for a GGUF "auto" is the type that most of the source has. The field of an
-    instance holds the type's name, whatever it was given as."""
+    instance holds the type's name, whatever it was given as. `narrows`: whether SMALLEST_EXACT applies."""
 
+    narrows: ClassVar[bool] = False
     dtype: DTypeLike | None = option(
-        "Type of the weights: f32, f16, bf16, q8_0, auto; GGUF: wb quantize's types, too.", metavar="TYPE", kind="type",
+        "Type of the weights: f32, f16, bf16, q8_0, auto, smallest-exact (per tensor, after reading all values); GGUF: "
+        "wb quantize's types, too.", metavar="TYPE", kind="type",
         section=_TARGET, aliases="outtype quant",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype is None:
+            return
+        if self.dtype == SMALLEST_EXACT:
+            if not self.narrows:
+                hint = "write .safetensors, .npz, .pt or a folder of them"
+                raise UsageError(f"--dtype {SMALLEST_EXACT} doesn't apply to {self.title}", hint=hint)
             return
         try:
             chosen = requested_dtype(self.dtype)
@@ -184,11 +193,13 @@ class CastOptions(DTypeOptions, RequantizeOptions):
 @dataclass(frozen=True, kw_only=True)
 class NumpyOptions(CastOptions):
     title: ClassVar[str] = "a NumPy file"
+    narrows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchOptions(CastOptions, ShardOptions):
     title: ClassVar[str] = "a PyTorch file"
+    narrows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +207,7 @@ class DcpOptions(CastOptions, ShardOptions):
     """A folder that `torch.distributed.checkpoint.load` reads. Either bound divides the data among files."""
 
     title: ClassVar[str] = "a distributed checkpoint"
+    narrows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +228,7 @@ class TorchFolderOptions(TorchOptions, FolderOptions):
 @dataclass(frozen=True, kw_only=True)
 class SafetensorsOptions(CastOptions, ShardOptions, AlignOptions):
     title: ClassVar[str] = "a safetensors file"
+    narrows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +248,7 @@ class HfOptions(HfFolderOptions):
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions(HfFolderOptions, CodeOptions):
     title: ClassVar[str] = "a quantized Hugging Face folder (--scheme)"
+    narrows: ClassVar[bool] = False
     rounds_scales: ClassVar[bool] = True
     scheme: str = option(
         "gptq, awq, fp8, w4a16 (w2 to w8), w8a8, fp8_dynamic, fp8_block, nvfp4a16, mxfp{4,6,8}a16.", "", metavar="NAME",
@@ -256,6 +270,7 @@ class MlxOptions(HfFolderOptions, CodeOptions):
     """`quantize`, a `recipe` or any of the `q_` options quantizes. The names are those of mlx_lm.convert."""
 
     title: ClassVar[str] = "an MLX folder"
+    narrows: ClassVar[bool] = False
     quantize: bool = option("Quantize: 4 bits in groups of 64, if nothing else is given.", False, section=_MLX)
     q_mode: str | None = option("Codes.", section=_MLX, choices=("affine", "mxfp4", "mxfp8", "nvfp4"))
     recipe: str | None = option(

@@ -1,5 +1,5 @@
-"""A compressed stream (gzip, zlib, bzip2, xz, lzma) as a source, decompressed while it is read forwards. Reading before
-the window starts over.
+"""A compressed stream (gzip, zlib, bzip2, xz, lzma, zstd, lz4) as a source, decompressed while it is read forwards.
+Reading before the window starts over. `pieces` decodes a stream once, strictly.
 
 Loaders read such a stream up to its first error, so the source's bytes are those before the damage, and `trouble`
 describes the damage. Memory is bounded by the window, regardless of the sizes in the stream. `charge` is called before
@@ -12,11 +12,13 @@ import bz2
 import lzma
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.limits import MIB, SNIFF_XZ
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import MIB, SNIFF_XZ, ZSTD_WINDOW
 from weighbridge.io.source import Source
 
 _CHUNK: Final = 1 << 16
@@ -47,6 +49,50 @@ class _Inflate:
         return self._inner.decompress(self._inner.unconsumed_tail + data, most)
 
 
+class _Library:
+    """A decoder of a library, with its errors as ValueErrors."""
+
+    def __init__(self, inner: Any, error: type[Exception]) -> None:
+        self._inner, self._error = inner, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        try:
+            piece: bytes = self._inner.decompress(data, most)
+        except self._error as error:
+            raise ValueError(str(error)) from None
+        return piece
+
+
+def _import(codec: str, *modules: str) -> Any:
+    """Imports the first of `modules` that is installed. Raises UnsupportedError if none is."""
+    for module in modules:
+        try:
+            return import_module(module)
+        except ImportError:
+            continue
+    raise UnsupportedError(
+        f"unpacking {codec} needs a package that isn't installed", hint="pip install 'weighbridge[archives]'"
+    )
+
+
+def _zstd() -> _Library:
+    zstd = _import("zstd", "compression.zstd", "backports.zstd")
+    options = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW}
+    return _Library(zstd.ZstdDecompressor(options=options), zstd.ZstdError)
+
+
+def _zstd_head(head: bytes) -> bool:
+    """A frame, or a skippable frame, as the seekable format has (RFC 8878, 3.1)."""
+    return head[:4] == b"\x28\xb5\x2f\xfd" or (head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5)
+
+
+def _lz4() -> _Library:
+    return _Library(_import("lz4", "lz4.frame").LZ4FrameDecompressor(), RuntimeError)
+
+
 class StreamCodec(NamedTuple):
     """The first bytes of a stream (two or more suffice), and a function that returns a new decoder."""
 
@@ -70,16 +116,50 @@ CODECS: Final[Mapping[str, StreamCodec]] = MappingProxyType(
         "bz2": StreamCodec(lambda h: h[:3] == b"BZh", bz2.BZ2Decompressor),
         "xz": StreamCodec(lambda h: h[:6] == b"\xfd7zXZ\0", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, SNIFF_XZ)),
         "lzma": StreamCodec(_lzma_head, lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, SNIFF_XZ)),
+        "zstd": StreamCodec(_zstd_head, _zstd),
+        "lz4": StreamCodec(lambda h: h[:4] == b"\x04\x22\x4d\x18", _lz4),
         "zlib": StreamCodec(_zlib_head, lambda: _Inflate(15)),
     }
 )
 #: Codecs whose streams begin with a magic. The others begin with bytes that many other files begin with too.
-WITH_MAGIC: Final = frozenset({"gzip", "bz2", "xz"})
+WITH_MAGIC: Final = frozenset({"gzip", "bz2", "xz", "zstd", "lz4"})
 
 
 def codec_of(head: bytes) -> str | None:
     """The name of the codec that a stream with this head is for."""
     return next((name for name, codec in CODECS.items() if codec.starts(head)), None)
+
+
+def pieces(parent: Source, codec: str) -> Iterator[bytes]:
+    """Yields the decompressed bytes of `parent`, which has streams of one codec and perhaps zeros after them. Raises
+    FormatError at damage and at other bytes, UnsupportedError if the codec's package is missing."""
+    make, taken = CODECS[codec].decoder, 0
+    decoder = make()
+    while True:
+        if decoder.eof:
+            at = taken - len(decoder.unused_data or b"")
+            head = parent.read(at, min(16, parent.size - at))
+            if CODECS[codec].starts(head):
+                decoder, taken = make(), at
+                continue
+            if any(
+                parent.read(at, min(_CHUNK, parent.size - at)).strip(b"\0") for at in range(at, parent.size, _CHUNK)
+            ):
+                raise FormatError(f"bytes follow the {codec} stream", path=parent.name, offset=at)
+            return
+        packed = parent.read(taken, min(_CHUNK, parent.size - taken)) if decoder.needs_input else b""
+        taken += len(packed)
+        try:
+            if decoder.needs_input and not packed:
+                raise EOFError("it ends too early")
+            piece = decoder.decompress(packed, _CHUNK)
+        except BROKEN as error:
+            raise FormatError(
+                f"the {codec} stream is damaged: {error}", path=parent.name, offset=taken,
+                hint="download or copy it again",
+            ) from None  # fmt: skip
+        if piece:
+            yield piece
 
 
 class UnpackSource(Source):
@@ -155,7 +235,7 @@ class UnpackSource(Source):
         return packed
 
     def _next_stream(self) -> None:
-        at = self._taken - len(self._decoder.unused_data)
+        at = self._taken - len(self._decoder.unused_data or b"")
         head = self.parent.read(at, min(16, self.parent.size - at))
         if not self.codec.starts(head):
             self.trailing, self._over = at, True

@@ -1,5 +1,5 @@
-"""Paths to remote files. A `RemotePath` supports the operations of a folder's or a file's path; `open_source` opens any
-path. `adapters/remote`, which handles every path from a user, interprets the schemes."""
+"""Paths to files in trees: remote ones, and members of archives. A `TreePath` supports the operations of a path to a
+file or folder; `open_source` opens any path. `adapters/remote` interprets schemes, and `models/archives` archives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IPV6: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/\[]*\[[^/\]]*\]")
 _WEB: Final = frozenset({"http", "https"})
 
 
-class RemoteTree(Protocol):
+class FileTree(Protocol):
     """The files below one root, each of one version. Names have slashes; "" is the root. `title`: the root as a user
     would write it."""
 
@@ -42,7 +42,7 @@ class RemoteTree(Protocol):
         """Opens a file of the tree. Raises FileNotFoundError if it is missing."""
 
 
-class TargetTree(RemoteTree, Protocol):
+class TargetTree(FileTree, Protocol):
     """A tree that can be written to."""
 
     def check(self, name: str, *, overwrite: bool, folder: bool | None) -> None:
@@ -56,7 +56,7 @@ class TargetTree(RemoteTree, Protocol):
         depend on the last."""
 
 
-_TREES: Final[dict[str, RemoteTree]] = {}
+_TREES: Final[dict[str, FileTree]] = {}
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -107,6 +107,8 @@ def path_text(path: str | os.PathLike[str]) -> str:
 
 def check_local(path: str | os.PathLike[str]) -> None:
     """UsageError for an address, where only a path on this machine will do."""
+    if isinstance(path, WrappedPath):
+        raise UsageError(f"{path} is inside an archive or a compressed file", hint="unpack it first")
     if is_remote(path) or isinstance(path, RemotePath):
         shown = path_text(path)
         raise UsageError(f"{shown} isn't a path on this machine", hint=f"fetch it first: wb fetch {shown} DIR")
@@ -114,7 +116,7 @@ def check_local(path: str | os.PathLike[str]) -> None:
 
 def open_source(path: Path | str) -> Source:
     """The file at a path, here or elsewhere."""
-    return path.open_source() if isinstance(path, RemotePath) else FileSource(path)
+    return path.open_source() if isinstance(path, TreePath) else FileSource(path)
 
 
 def expect(paths: Iterable[Path], length: int) -> None:
@@ -129,7 +131,7 @@ def expect(paths: Iterable[Path], length: int) -> None:
 
 def prepare(paths: Iterable[Path]) -> None:
     """Fetches concurrently the metadata for opening these files, from stores with one request per file."""
-    names: dict[RemoteTree, list[str]] = {}
+    names: dict[FileTree, list[str]] = {}
     for tree, name in (path._tree() for path in paths if isinstance(path, RemotePath)):
         names.setdefault(tree, []).append(name)
     for tree, some in names.items():
@@ -139,7 +141,7 @@ def prepare(paths: Iterable[Path]) -> None:
 
 def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """`os.walk` of any path: folder, names of folders (may be changed), names of files."""
-    if not isinstance(root, RemotePath):
+    if not isinstance(root, TreePath):
         yield from ((Path(base), folders, files) for base, folders, files in os.walk(root))
         return
     below = root.children()
@@ -163,25 +165,25 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         return tuple(file for _, file in self.parts)
 
 
-class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
-    """The path of a file or folder elsewhere: pathlib's arithmetic, and a `RemoteTree`'s answers."""
+class TreePath(type(Path())):  # type: ignore[misc]  # pathlib's class for this system
+    """The path of a file or folder in a tree: pathlib's arithmetic, and a `FileTree`'s answers."""
 
     @classmethod
-    def root(cls, text: str, tree: RemoteTree) -> RemotePath:
+    def root(cls, text: str, tree: FileTree) -> Any:
         """The root of a tree, written `scheme://...`."""
         path = cls(text.replace("://", ":/", 1))
         _TREES[_plain(path)] = tree
         return path
 
-    def _found(self) -> tuple[RemoteTree, str] | None:
+    def _found(self) -> tuple[FileTree, str] | None:
         """The tree, and the name in it."""
         parts = self.parts
-        for cut in range(len(parts), 1, -1):
+        for cut in range(len(parts), 0, -1):
             if (tree := _TREES.get("/".join(parts[:cut]))) is not None:
                 return tree, "/".join(parts[cut:])
         return None
 
-    def _tree(self) -> tuple[RemoteTree, str]:
+    def _tree(self) -> tuple[FileTree, str]:
         if (found := self._found()) is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or folder", str(self))
         return found
@@ -244,7 +246,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         return str(self)
 
     def __reduce__(self) -> Any:
-        return RemotePath, (_plain(self),)
+        return type(self), (_plain(self),)
 
     @property
     def parent(self) -> Any:
@@ -289,10 +291,10 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         depth = len(self.parts) + pattern.count("/") + 1
         return (path for path in self.rglob(pattern) if len(path.parts) == depth)
 
-    def resolve(self, strict: bool = False) -> RemotePath:
+    def resolve(self, strict: bool = False) -> Any:
         return self
 
-    def absolute(self) -> RemotePath:
+    def absolute(self) -> Any:
         return self
 
     def read_bytes(self) -> bytes:
@@ -301,6 +303,35 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
 
     def read_text(self, encoding: str | None = None, errors: str | None = None, newline: str | None = None) -> str:
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
+
+
+class RemotePath(TreePath):
+    """The path of a file or folder elsewhere."""
+
+
+class WrappedPath(TreePath):
+    """The path of a file or folder in an archive, or of the content of a compressed file. The last part of a root ends
+    in `!`, which `str` and `name` omit: an archive in an archive is a file in one tree and the root of another."""
+
+    @classmethod
+    def root(cls, text: str, tree: FileTree) -> Any:
+        return super().root(f"{text}!", tree)
+
+    @property
+    def name(self) -> str:
+        found = self._found()
+        return found[0].title.replace("\\", "/").rpartition("/")[2] if found and not found[1] else super().name
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The archives around the file, outermost first, and the members that were left out."""
+        notes: tuple[str, ...] = getattr(self._tree()[0], "notes", ())
+        return notes
+
+
+def forget(root: WrappedPath) -> None:
+    """Releases the tree of a root. Open sources stay readable."""
+    _TREES.pop(_plain(root), None)
 
 
 def _plain(path: Path) -> str:

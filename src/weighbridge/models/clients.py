@@ -10,7 +10,6 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Finding
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.models.llamacpp import rules as llamacpp
 from weighbridge.models.mlxlm import rules as mlxlm
 from weighbridge.models.model import OpenModel
@@ -43,6 +42,8 @@ def client_of(model: OpenModel) -> str:
 
 def has_packed_files(model: OpenModel) -> bool:
     """Whether weights are in files of `wb pack`, which only Weighbridge reads."""
+    from weighbridge.containers.wbpack.source import OriginalSource  # late: few files are packed
+
     return any(isinstance(file, OriginalSource) for file in model.index.files)
 
 

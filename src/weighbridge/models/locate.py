@@ -5,10 +5,13 @@ model.safetensors.index.json      the set that it lists
 model-00002-of-00003.gguf         the whole set (llama.cpp's splits have the metadata in the first)
 checkpoint/                       model.ckpt.index of TensorFlow, a SavedModel's variables/variables.index
 model.ckpt                        model.ckpt.index
+model.mlpackage/                  Data/com.apple.CoreML/model.mlmodel
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
+engine/                           config.json and rank0.safetensors ... of TensorRT-LLM
 global_step100/                   the files of all processes of DeepSpeed
 run/                              the newest complete step of a training run (`models/runs.py`)
 anything.safetensors              only that file
+anything.zip, .tar.gz, .gz ...    the file or folder in it (`models/archives.py`)
 Modelfile                         the model of its FROM line
 """
 
@@ -31,7 +34,8 @@ from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_link
-from weighbridge.io.location import RemotePath, StoredPath, expect, open_source
+from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
+from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import is_rank_set
 
@@ -55,6 +59,9 @@ DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
+#: The first file of a TensorRT-LLM checkpoint, and all of them.
+TENSORRT: Final = "rank0.safetensors"
+_TENSORRT: Final = re.compile(r"rank(0|[1-9]\d{0,5})\.safetensors", re.ASCII)
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 # How names of files with parts of tensors begin, or end.
@@ -67,6 +74,8 @@ INDEX: Final = 4 * MIB
 TABLE: Final = ".index"
 _TABLE_DATA: Final = ".data-00000-of-"
 _NEWEST: Final = "checkpoint"
+#: The list of files of a Core ML package, and the folder of its model.
+_CORE_ML: Final = ("Manifest.json", "Data/com.apple.CoreML")
 _SAVED_MODEL: Final = ("saved_model.pb", "variables/variables.index")
 
 
@@ -80,10 +89,10 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `run`: the training run
-    with this step. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
-    adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
-    data, which the header in another file names."""
+    `.metadata`, the first file, until they are opened; `zero`, `tensorrt`: whether DeepSpeed or TensorRT-LLM wrote
+    them. `run`: the training run with this step. `notes`: files that were ignored. `adapters`: those that a
+    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`:
+    files with the tensors' data, which the header in another file names."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -93,6 +102,7 @@ class Place:
     parts: bool = False
     chunks: DcpMetadata | None = None
     zero: bool = False
+    tensorrt: bool = False
     notes: tuple[str, ...] = ()
     run: TrainingRun | None = None
     adapters: tuple[Path, ...] = ()
@@ -141,14 +151,14 @@ def stands_alone(path: Path) -> bool:
         name.endswith((".safetensors", ".gguf"))
         and "-of-" not in name
         and "modelfile" not in name.lower()
-        and not isinstance(path, (RemotePath, StoredPath))
+        and not isinstance(path, (TreePath, StoredPath))
     )
 
 
 def locate(path: str | Path, step: int | None = None) -> Place:
     """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
     complete step. Raises FileNotFoundError or UsageError if there is none."""
-    path = resolve_path(path)
+    path = resolve(path)
     name = path.name
     if name == "-" == str(path):
         raise UsageError(
@@ -176,7 +186,7 @@ def locate(path: str | Path, step: int | None = None) -> Place:
         return _locate_described(path)
     if name.endswith(".gguf") and (number := numbered(name)):
         return Place(path, _siblings(path, number), path.parent)
-    if not isinstance(path, (RemotePath, StoredPath)):
+    if not isinstance(path, (TreePath, StoredPath)):
         return Place(path, (path,), path.parent)
     adapters: tuple[Path, ...] = getattr(path, "adapters", ())
     sidecars: tuple[str, ...] = getattr(path, "sidecars", ())
@@ -189,7 +199,7 @@ def locate(path: str | Path, step: int | None = None) -> Place:
 
 def locate_tokenizer(path: str | os.PathLike[str]) -> Place | None:
     """Finds a folder with a config and no weights, such as a tokenizer's. Returns None for any other path."""
-    folder = resolve_path(path)
+    folder = resolve(path)
     if not (folder.is_dir() and (folder / "config.json").is_file()):
         return None
     names = [p.name for p in folder.iterdir()]
@@ -245,6 +255,9 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
         return _locate_distributed(folder)
     if (states := zero_files(folder, names)) is not None:
         return Place(folder, states, folder, parts=True, zero=True)
+    if TENSORRT in names and "config.json" in names:
+        ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
+        return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, tensorrt=True)
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
@@ -253,7 +266,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) for name in names):
+    if any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name == TENSORRT for name in names):
         distributed = _locate_parts(folder, names)
         if distributed is not None:
             return distributed
@@ -285,8 +298,8 @@ def _locate_in_folder(folder: Path) -> Place:
         else:
             files = tuple(folder / name for name in weights)
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
-    if (table := _tensorflow_table(folder, names)) is not None:
-        return Place(folder, (table,), folder)
+    if (below := _locate_below(folder, names)) is not None:
+        return below
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
     if (step := _locate_step(folder)) is not None:
@@ -311,6 +324,14 @@ def _locate_in_folder(folder: Path) -> Place:
     elif any(name.endswith(DCP_DATA) for name in names):
         hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)
+
+
+def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
+    """Finds the model of a Core ML package, or TensorFlow's checkpoint, in a folder with these files."""
+    if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
+        return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
+    table = _tensorflow_table(folder, names)
+    return None if table is None else Place(folder, (table,), folder)
 
 
 def _tensorflow_table(folder: Path, names: Collection[str]) -> Path | None:

@@ -126,6 +126,11 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
 
             index, parts, left_out = open_zero(place, sources)
             return OpenModel(place, index, options.arch_file, parts, left_out=left_out)
+        if place.tensorrt:
+            from weighbridge.models.tensorrt import open_tensorrt  # late: few models are in ranks of TensorRT-LLM
+
+            place, index, nodes = open_tensorrt(place, sources)
+            return OpenModel(place, index, options.arch_file, nodes)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 
@@ -240,14 +245,14 @@ class OpenModel(Closing):
 
     @property
     def oddities(self) -> list[str]:
-        """Unusual properties of the folder's files that were tolerated."""
+        """The archives around the model, and unusual properties of the folder's files that were tolerated."""
         texts = {name: self.place.read(name, CONFIG_JSON) for name in ("config.json", "generation_config.json")}
         odd = {name: ", ".join(oddities(data)) for name, data in texts.items() if data is not None}
         notes = [f"{name} isn't valid JSON, but was read: it has {oddity}" for name, oddity in odd.items() if oddity]
         with suppress(FormatError):  # whatever needs the config reports this
             if quoted := numbers_as_text(self.json("config.json") or {}):
                 notes.append(f"config.json has numbers in quotes: {', '.join(quoted)}")
-        return [*self.place.notes, *notes]
+        return [*getattr(self.place.path, "notes", ()), *self.place.notes, *notes]
 
     @property
     def files_of_tensors(self) -> dict[str, str]:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.io.location import open_source
+from weighbridge.models.archives import resolve
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel, SourceOptions, open_single_file, open_weights
 from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, rank_set_of
@@ -49,7 +49,7 @@ def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOpti
     """Opens the model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set,
     which is joined, or a Modelfile, whose adapters are merged. Reads only headers. Raises OSError, FormatError,
     UsageError, UnsupportedError, and RefusedError for an adapter to quantized weights."""
-    path = resolve_path(path)
+    path = resolve(path)
     if (single := open_single_file(path, options)) is not None:
         return _select(single, options)
     files = find_ranks(path) if options.join_ranks else []
@@ -94,7 +94,7 @@ def _with_config(model: OpenModel, config: str | os.PathLike[str] | Mapping[str,
         raise UsageError(f"{model.place.path} is a GGUF, which contains its config", hint="wb edit changes its keys")
     if isinstance(config, Mapping):
         return replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
-    path = resolve_path(config)
+    path = resolve(config)
     if path.is_dir():
         if not (path / _CONFIG).is_file():
             raise UsageError(f"{path} has no {_CONFIG}", hint="name the file or the folder of a model's config")
@@ -108,7 +108,7 @@ def _with_config(model: OpenModel, config: str | os.PathLike[str] | Mapping[str,
 def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:
     """Returns the contents of the headers at `path`. A folder of ranks has the whole model's tensors, a rank's file
     only the rank's."""
-    path = resolve_path(path)
+    path = resolve(path)
     if rank_set_of(path) is None:
         return Headers(_select(open_weights(path, options), options), None)
     from weighbridge.models.tensor_parallel.rank_files import open_ranks

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.base import Index
 from weighbridge.io.location import path_text
 from weighbridge.io.source import Source
+from weighbridge.models.archives import resolve
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
@@ -53,7 +53,7 @@ class PageModels(Closing):
                 except FormatError as error:
                     from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
 
-                    damage, model = error, open_damaged(resolve_path(path), error)
+                    damage, model = error, open_damaged(resolve(path), error)
                 self.models.append(model)
                 self.damage.append(damage)
         except BaseException:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import PICKLE_INLINE, PICKLE_READING, SCAN_DEPTH
 from weighbridge.base.options import accepting
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.source import Source
+from weighbridge.models.archives import resolve
 from weighbridge.reports.options import ExplainOptions
 from weighbridge.unpickle import explain as steps
 from weighbridge.unpickle.libraries.numpy import raw
@@ -94,7 +94,7 @@ class _PickleSpan(NamedTuple):
 def explain(path: str | os.PathLike[str], options: ExplainOptions) -> ExplainReport:
     """Explains the pickles of the file at `path`."""
     member, limit = options.member, None if options.all else options.limit
-    with open_source(resolve_path(path)) as source:
+    with open_source(resolve(path)) as source:
         form = format_of(source)
         spans = [_PickleSpan(*row) for row in form.pickles_in(source)]
         chosen = [s for s in spans if member is None or s.name == member or s.name.endswith(f"/{member}")]

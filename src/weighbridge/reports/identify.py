@@ -73,13 +73,42 @@ class IdentifyReport:
 def identify(path: str | os.PathLike[str]) -> IdentifyReport:
     """Identifies `path`. Raises OSError if it can't be read, and no other error."""
     path = resolve_path(path)
+    if not path.exists():
+        from weighbridge.models.archives import member  # late, as below: few files are archives
+
+        path = member(path)
     if path.is_dir():
         return _folder(path)
     with open_source(path) as source:
         file, size = _identify_bytes(source), source.size
+    if not file.readable:
+        file = _with_content(path, file)
     return IdentifyReport(
         str(path), "file", file.format, file.variant, file.title, file.confidence, file.evidence, file.readable,
         size, file.detail, file.damage, name_lies(path.name, file), file.advice,
+    )  # fmt: skip
+
+
+def _with_content(path: Path, file: Identity) -> Identity:
+    """Adds the identity of an archive's content. Of a compressed file only the first bytes are decoded."""
+    from weighbridge.containers.archive.wrapped import WRAPPERS
+    from weighbridge.io.decompress import WITH_MAGIC
+    from weighbridge.models.archives import resolve
+
+    if file.format not in WRAPPERS:
+        return file
+    if file.format in WITH_MAGIC:
+        inside = file.detail.get("inside", "")
+        return replace(file, readable=inside in WRAPPERS or (find(inside) or BUILT_IN["unknown"]).readable)
+    try:
+        content = identify(resolve(path))
+    except (WeighbridgeError, OSError) as error:
+        reason = getattr(error, "message", error)
+        return replace(file, evidence=(*file.evidence, f"its content can't be read: {reason}"))
+    return replace(
+        file, readable=content.readable, evidence=(*file.evidence, f"inside: {content.path}, {content.title}"),
+        detail={**file.detail, "inside": content.format, "content": content.path},
+        damage=(*file.damage, *content.damage), advice=file.advice if content.readable else content.advice,
     )  # fmt: skip
 
 
@@ -295,6 +324,16 @@ def _training_run(folder: Folder) -> FolderMatch | None:
     return run.steps[-1].kind.trainer, evidence, detail
 
 
+def _tensorrt(folder: Folder) -> FolderMatch | None:
+    from weighbridge.models.locate import TENSORRT  # late, as above
+
+    mapping = folder.config.get("mapping")
+    if TENSORRT not in folder.top or not isinstance(mapping, dict):
+        return None
+    ranks = {key: mapping[key] for key in ("world_size", "tp_size", "pp_size") if key in mapping}
+    return "", ("config.json with a mapping of ranks, and rank0.safetensors (TensorRT-LLM)",), ranks
+
+
 def _deepspeed(folder: Folder) -> FolderMatch | None:
     from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER  # late, as above
 
@@ -345,6 +384,7 @@ FOLDERS: Final = (
     FolderKind("sentence-transformers", "sentence-transformers model", _sentence_transformer, True),
     FolderKind("mlx-model", "MLX model", _mlx, True),
     FolderKind("torch-distributed", "PyTorch distributed checkpoint", _distributed, True),
+    FolderKind("tensorrt-llm", "TensorRT-LLM checkpoint", _tensorrt, True),
     FolderKind("hf-model", "transformers model", _transformers, True),
     FolderKind("native-model", "Meta or Mistral native model", _mistral, False),
     FolderKind("gguf-folder", "folder of GGUF files", _gguf, True),
@@ -356,7 +396,7 @@ FOLDERS: Final = (
     FolderKind("training-run", "folder of a training run", _training_run, True),
     FolderKind("deepspeed", "DeepSpeed checkpoint", _deepspeed, True),
     FolderKind("coreml-package", "Core ML package",
-               _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), False),
+               _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), True),
     FolderKind("weights", "folder of weights", _weights, True),
 )  # fmt: skip
 

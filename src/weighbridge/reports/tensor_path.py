@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import suggest
 from weighbridge.containers.base import Entry, Index
 from weighbridge.io.location import is_remote, path_text, split_tensor
+from weighbridge.models.archives import resolve
 
 
 def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
@@ -17,13 +17,13 @@ def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     text = os.fspath(path)
     if is_remote(text):
         place, _, name = split_tensor(text)
-        return resolve_path(place), name or None
+        return resolve(place), name or None
     if "::" not in text or os.path.lexists(text):
-        return Path(text), None
+        return resolve(text), None
     parts = text.split("::")
     cuts = range(1, len(parts))  # the name of the file or of the tensor may contain `::`
     cut = next((i for i in cuts if os.path.lexists("::".join(parts[:i]))), 1)
-    return Path("::".join(parts[:cut])), "::".join(parts[cut:])
+    return resolve("::".join(parts[:cut])), "::".join(parts[cut:])
 
 
 def names_tensor(path: str) -> bool:

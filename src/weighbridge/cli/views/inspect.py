@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from weighbridge.base.words import plural
 from weighbridge.cli.render import (
@@ -12,6 +12,7 @@ from weighbridge.cli.render import (
     echo,
     human_bytes,
     human_count,
+    note,
     pairs,
     print_error,
     short_float,
@@ -207,6 +208,10 @@ def _value(value: Any, width: int) -> str:
     return text if len(text) <= width else f"{text[:width]} ... ({plural(len(text), 'character')})"
 
 
+#: Rules of notes that the summary shows.
+_SHOWN_NOTES: Final = frozenset({"file/wrapped", "dtype/wider"})
+
+
 def notes(report: InspectReport) -> None:
     """Problems of the model and notes of the parser, on standard error."""
     for finding in report.notes:
@@ -215,3 +220,5 @@ def notes(report: InspectReport) -> None:
             print_error(f"{place}{finding.message} ({finding.rule})", finding.hint)
         elif finding.severity != "info":
             warn(clean(f"{finding.message} ({finding.rule})"))
+        elif finding.rule in _SHOWN_NOTES:
+            note(clean(f"note: {finding.message}"))

@@ -58,7 +58,7 @@ _ZIPS: Final = (
     _Zip("torchscript", "mobile", _has(TORCHSCRIPT[2]), "zip with bytecode.pkl (TorchScript lite interpreter)"),
     _Zip("torch-zip", "", lambda n, i: "data.pkl" in i, "zip with <root>/data.pkl (torch.save)"),
     _Zip("torchserve", "", _has(TORCHSERVE), "zip with MAR-INF/MANIFEST.json (TorchServe)"),
-    _Zip("coreml", "mlpackage", lambda n, i: any(x.endswith(".mlmodel") for x in n), "zip with a .mlmodel (Core ML)"),
+    _Zip("zip", "mlpackage", lambda n, i: any(x.endswith(".mlmodel") for x in n), "zip with a .mlmodel (Core ML)"),
     _Zip("npz", "", lambda n, i: bool(n) and all(x.endswith(".npy") for x in n), "zip whose members are all .npy"),
     _Zip("nemo", "", _any_ends(_NEMO), "zip with model_config.yaml (NeMo)"),
     _Zip("zip", "safetensors-inside", _any_ends(".safetensors"), "zip with .safetensors members"),
@@ -199,5 +199,5 @@ def first_bytes_inside(probe: Probe) -> tuple[str | None, bytes]:
         return None, b""
     try:
         return name, CODECS[name].decoder().decompress(probe.head, SNIFF_HEAD)
-    except BROKEN:
+    except (*BROKEN, UnsupportedError):
         return name, b""

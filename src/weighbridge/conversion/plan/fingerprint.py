@@ -22,7 +22,7 @@ from weighbridge import __version__
 from weighbridge.base.errors import UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.plan.contents import PlanContents
-from weighbridge.io.location import RemotePath
+from weighbridge.io.location import TreePath
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import BytesSource, FileSource, Source, Window
 from weighbridge.tensors.nodes.base import Node, Stored
@@ -48,7 +48,7 @@ def key_of(plan: PlanContents) -> dict[str, str]:
 
 def state_of(path: Path) -> str:
     """The current state of a file, for `Plan.sources`: path, size and modification time."""
-    if isinstance(path, RemotePath):
+    if isinstance(path, TreePath):
         return f"{path}: version {path.version}"
     stat = path.stat()
     return f"{path.resolve()}: {stat.st_size} bytes of {stat.st_mtime_ns}"

@@ -16,7 +16,7 @@ from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import dense_modules, metadata
 from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
-from weighbridge.conversion.options import CastOptions, HfOptions, TorchFolderOptions
+from weighbridge.conversion.options import SMALLEST_EXACT, CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
 from weighbridge.conversion.plan.losses.shared_storage import place_of
@@ -43,7 +43,8 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
     """
     target = by_target("torch" if kind == DCP else kind)  # its items are files of torch.save
     storable = target.dtypes if target else frozenset()
-    requested = requested_dtype(options.dtype)
+    smallest = options.dtype == SMALLEST_EXACT
+    requested = None if smallest else requested_dtype(options.dtype)
     if requested is not None and requested.name not in storable:
         if requested.kind is Kind.BLOCK:
             raise UsageError(f"{requested} is a type of GGUF files", hint="give the target the extension .gguf")
@@ -58,9 +59,12 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
     decoded = []
     nodes: dict[Hashable, Node] = {}  # by place: tensors that share their bytes are cast once
     pictures = model.format == "gguf" and model.diffusion is not None
-    tensors = original_shapes(model) if pictures else model.stored if options.dtype is None else model.logical
+    tensors = (
+        original_shapes(model) if pictures else model.stored if options.dtype is None or smallest else model.logical
+    )
+    narrow = probe.smallest_exact(tensors, storable, draft.notes) if smallest else {}
     for name, node in tensors.items():
-        chosen = dtype_policy.plain_dtype(options.dtype, node.spec)
+        chosen = narrow.get(name) or dtype_policy.plain_dtype(options.dtype, node.spec)
         stored = target.stored_as(chosen) if target else chosen
         if stored is not chosen:
             decoded.append(name)
@@ -88,7 +92,9 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
         return whisper.to_hf(model, options, form)
     if model.format not in FOLDER_CONTAINERS:
         raise UsageError(f"a {model.format} file has no config, which a model folder needs")
-    if options.dtype and any(isinstance(node, QuantizedTensor) for node in model.logical.values()):
+    if options.dtype not in (None, SMALLEST_EXACT) and any(
+        isinstance(node, QuantizedTensor) for node in model.logical.values()
+    ):
         # decoded under the names of the original model, from the family's table if the folder has others (MLX)
         named = model.resolved.save_all("hf") if model.described and model.dialect != "hf" else model.logical
         draft = PlanBuilder({}, {"format": "pt"})
@@ -97,8 +103,10 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     else:
         draft = to_container(model, options, container)
     draft.texts |= model.texts
-    if options.dtype not in (None, "auto") and model.config:
-        draft.texts["config.json"] = metadata.retyped(model.config, options.dtype)
+    floats = {node.spec.dtype.name for node in draft.tensors.values() if node.spec.dtype.is_float}
+    chosen = next(iter(floats)) if options.dtype == SMALLEST_EXACT and len(floats) == 1 else options.dtype
+    if chosen not in (None, "auto", SMALLEST_EXACT) and model.config:
+        draft.texts["config.json"] = metadata.retyped(model.config, chosen)
     add_side_files(model, draft)
     return draft
 
@@ -132,7 +140,9 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
     prefix = None if towers is None else model.family.architectures[towers.class_].prefix
     named = {**model.resolved.save(blocks or "hf", prefix=prefix), **(towers.named if towers else {})}
     draft = PlanBuilder({}, {"format": "pt"}, losses=unplaced(model, blocks or "hf", "folder"))
-    narrow = probe.narrowest(named) if options.dtype is None else {}
+    narrow = probe.narrowest(named) if options.dtype in (None, SMALLEST_EXACT) else {}
+    if options.dtype == SMALLEST_EXACT:
+        narrow |= probe.smallest_exact(named, frozenset({"F32", "F16", "BF16"}), draft.notes)
     for name, node in named.items():
         if blocks and name.endswith(BLOCKS) and isinstance(node, Node):
             draft.moves.append(Move(name, node.spec.dtype.name, blocks, "exact"))

@@ -1,7 +1,8 @@
-"""The few reads of data that a plan depends on: scales, biases and vectors, never matrices.
+"""The reads of data that a plan depends on: scales, biases and vectors; matrices only for `smallest_exact`.
 
 block_for       are a packed tensor's parameters exact in a block type?
 rounding        how far are they from it?
+smallest_exact  what is the narrowest type of each float tensor? (reads all of them, on request only)
 narrowest       does the type of the matrices hold every vector exactly too?
 is_zero         is a vector all zeros?
 numbers         the values of a tensor that becomes a key of a GGUF
@@ -10,12 +11,16 @@ numbers         the values of a tensor that becomes a key of a GGUF
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
+from weighbridge.base.dtypes import BF16, F16, F32, F64, DType, Kind
 from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import SLAB
+from weighbridge.base.words import plural
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, is_stored_as
 
 # The most bytes of a vector that is read while planning. Norms and biases are smaller.
@@ -70,6 +75,45 @@ def narrowest(tensors: Mapping[str, LogicalTensor]) -> dict[str, DType]:
         return node.spec.nbytes <= _LONGEST and node.read_all().tobytes() == back.read_all().tobytes()
 
     return {name: main for name, node in tensors.items() if is_stored_as(node, F32) and is_exact(node)}
+
+
+def smallest_exact(
+    tensors: Mapping[str, LogicalTensor], storable: Collection[str], notes: list[str]
+) -> dict[str, DType]:
+    """The narrowest type, of those in `storable`, for each F32 and F64 tensor that has exactly its values. Reads all of
+    them, and adds a note on this. Of F16 and BF16 the one that fits more tensors comes first."""
+    wide = {n: node for n, node in tensors.items() if isinstance(node, Node) and node.spec.dtype in (F32, F64)}
+    exact = {name: [t for t in exact_types(node) if t.name in storable] for name, node in wide.items()}
+    votes = Counter(dtype for fits in exact.values() for dtype in fits)
+    chosen = {name: min(fits, key=lambda t: (t.size, -votes[t], t.name)) for name, fits in exact.items() if fits}
+    nbytes = sum(node.spec.nbytes for node in wide.values())
+    moves = Counter(f"{wide[name].spec.dtype} to {dtype}" for name, dtype in chosen.items())
+    text = ", ".join(f"{count:,} {move}" for move, count in sorted(moves.items())) or "none can be narrower"
+    notes.append(f"smallest-exact: {nbytes:,} bytes of {plural(len(wide), 'tensor')} were read to plan: {text}")
+    return chosen
+
+
+def exact_types(node: Node) -> list[DType]:
+    """The narrower float types that hold a tensor's values exactly, bit by bit. Reads slabs until none is left."""
+    types = {F64: [F32, F16, BF16], F32: [F16, BF16]}[node.spec.dtype]
+    step = max(SLAB // max(node.spec.row_bytes, 1), 1)
+    for low in range(0, node.spec.rows, step):
+        data = node.read(low, min(low + step, node.spec.rows))
+        values = data.view(np.float64 if node.spec.dtype is F64 else np.float32).ravel()
+        types = [dtype for dtype in types if _is_exact(values, dtype)]
+        if not types:
+            break
+    return types
+
+
+def _is_exact(values: NDArray[Any], dtype: DType) -> bool:
+    """Whether a round trip through `dtype` returns the same bits, those of NaNs included."""
+    if dtype is BF16:
+        single = values.astype(np.float32)
+        return _is_exact(values, F32) and not (single.view(np.uint32) & 0xFFFF).any()
+    with np.errstate(all="ignore"):
+        back = values.astype(np.float16 if dtype is F16 else np.float32).astype(values.dtype)
+    return back.tobytes() == values.tobytes()
 
 
 def is_zero(node: LogicalTensor) -> bool:

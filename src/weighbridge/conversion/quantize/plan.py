@@ -37,7 +37,7 @@ from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, prepare, refuse_unreadable, type_options
 from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import cached_repository
-from weighbridge.io.location import RemotePath, StoredPath
+from weighbridge.io.location import StoredPath, TreePath
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors import kernels
@@ -113,7 +113,7 @@ def default_target(source: Path, ftype: str, keep_split: bool = False) -> Path:
     """
     row = ftypes.parse_ftype(ftype)
     folder = source if source.is_dir() else source.parent
-    if isinstance(source, RemotePath | StoredPath) or cached_repository(folder) is not None:
+    if isinstance(source, TreePath | StoredPath) or cached_repository(folder) is not None:
         folder = Path()
     return folder / f"ggml-model-{row.name if row else ftypes.COPY}{'' if keep_split else '.gguf'}"
 

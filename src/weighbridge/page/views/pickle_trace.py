@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import PICKLE_READING, VIEW_MEMO, VIEW_STEPS
 from weighbridge.base.words import plural
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.source import Source
+from weighbridge.models.archives import resolve
 from weighbridge.unpickle.explain import ExplainedStep, explain
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import preview
@@ -89,7 +89,7 @@ def pickle_trace(
         raise UsageError(
             f"can't show {plural(count, 'step')} from {start:,}", hint=f"at most {VIEW_STEPS:,} steps, from 0 or later"
         )
-    with open_source(resolve_path(path)) as source:
+    with open_source(resolve(path)) as source:
         form = format_of(source)
         pickles = {name: (inner, offset) for name, inner, offset in form.pickles_in(source)}
         chosen = next(iter(pickles), None) if member is None else member

@@ -20,8 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base import gc_pause
-from weighbridge.base.dtypes import BY_NAME, OLD, U32, Kind
+from weighbridge.base.dtypes import BY_NAME, F32, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import MIB
 from weighbridge.base.options import accepting
 from weighbridge.base.words import check_globs, plural
 from weighbridge.containers.base import Entry, Finding, Index, Severity
@@ -161,12 +162,19 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> InspectRep
             return replace(report_of(model, rows, selection), ranks=ranks)
 
 
-def _steps(model: OpenModel) -> Iterator[Finding]:
-    """The step of a training run that the model is, the others, and those that were cut off."""
+def _circumstances(model: OpenModel) -> Iterator[Finding]:
+    """The archives around the model; the step of a training run that it is, the others, and those that were cut off;
+    values that need fewer bits than they have."""
+    for note in getattr(model.place.path, "notes", ()):
+        yield Finding("file/wrapped", Severity.INFO, note, os.fspath(model.place.path))
     run = model.place.run
     for number, note in enumerate(run.notes if run is not None else ()):
         rule, severity = ("run/unfinished", Severity.WARNING) if number else ("run/step", Severity.INFO)
         yield Finding(rule, severity, note, os.fspath(model.place.path))
+    if any(entry.dtype is F32 and entry.nbytes >= MIB for entry in model.index):
+        from weighbridge.reports.inspect.width import wider  # late: most models have 16-bit types
+
+        yield from wider(model.index)
 
 
 def counted_parameters(model: OpenModel) -> Count:
@@ -233,7 +241,7 @@ def report_of(
         selected=selected,
         schemes=schemes(index.entries, counted),
         metadata={key: short(value) for key, value in index.metadata.items()},
-        notes=(*_steps(model), *index.findings, *_config_problems(model)),
+        notes=(*_circumstances(model), *index.findings, *_config_problems(model)),
     )
 
 

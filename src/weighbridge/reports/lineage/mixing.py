@@ -30,7 +30,7 @@ class Made(NamedTuple):
     detail: str
 
 
-class Fit(NamedTuple):
+class SumFit(NamedTuple):
     """The weights of a model's sources, the energy that they leave, whether that is so little that they are certain,
     and whether it is the rounding of this model and not of one of its sources. `extremes`: the smallest and the largest
     weight of each source, if weights differ by matrix; `weights` are then their means."""
@@ -53,9 +53,9 @@ def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -
 
 
 def possible_fits(
-    search: Callable[[Sampler, Mapping[str, Sampler], Sequence[LineagePair]], Iterator[Fit]],
+    search: Callable[[Sampler, Mapping[str, Sampler], Sequence[LineagePair]], Iterator[SumFit]],
     models: Mapping[str, Sampler], samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair],
-) -> Iterator[tuple[str, list[Fit]]]:  # fmt: skip
+) -> Iterator[tuple[str, list[SumFit]]]:  # fmt: skip
     """Yields the fits of each model, but for those with a rounded source whose original fits as well."""
     originals = {p.counterpart(p.parent): p.parent for p in pairs if p.relation == "quantized" and p.parent}
     for name, model in models.items():
@@ -68,10 +68,10 @@ def possible_fits(
         ]  # fmt: skip
 
 
-def settled(fits: Mapping[str, Sequence[Fit]], merged: set[str]) -> Iterator[Made]:
+def settled(fits: Mapping[str, Sequence[SumFit]], merged: set[str]) -> Iterator[Made]:
     """Yields the models that are sums by the fits of each, and adds those with known sources to `merged`. Those with
     few sources come first, and are no longer sources: their sources are, with less rounding."""
-    sums: dict[str, Fit] = {}
+    sums: dict[str, SumFit] = {}
     while True:
         residual = {name: [fit for fit in result if not merged & fit.weights.keys()] for name, result in fits.items()}
         best = {name: fit for name, result in residual.items() if name not in merged and (fit := best_fit(result))}
@@ -86,7 +86,7 @@ def settled(fits: Mapping[str, Sequence[Fit]], merged: set[str]) -> Iterator[Mad
     yield from (composite(name, "sum", fit) for name, fit in sums.items())
 
 
-def composite(name: str, relation: str, fit: Fit) -> Made:
+def composite(name: str, relation: str, fit: SumFit) -> Made:
     sources = [LineageSource(source, round(weight, 4)) for source, weight in fit.weights.items()]
     sources.sort(key=lambda source: (-abs(source.weight or 0), source.name))
     if fit.extremes:
@@ -116,7 +116,7 @@ def low_rank_peers(model: Sampler, pairs: Sequence[LineagePair]) -> set[str]:
     return {p.counterpart(model.name) for p in pairs if model.name in (p.a, p.b) and p.relation == "lora-merged"}
 
 
-def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Fit]:
+def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[SumFit]:
     """Yields the sets of models whose weighted sum a model may be."""
     from weighbridge.tensors.likeness import mixture, products
 
@@ -143,10 +143,10 @@ def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequen
                 directed = is_rounding_of(result.residual, noise[model.name], others_noise)
                 short, equal = simplest_weights(target, weights, values, model.float_type)
                 proved = result.residual <= thresholds.MIX_PROOF * result.nearest
-                yield Fit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
+                yield SumFit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
 
 
-def best_fit(fits: Sequence[Fit]) -> Fit | None:
+def best_fit(fits: Sequence[SumFit]) -> SumFit | None:
     """Returns the fit of the fewest models that leaves about the smallest rest; None if there are several, or if it
     isn't certain. Models made from the same sources fit too, but their own rounding adds to the rest."""
     limit = min((fit.residual for fit in fits), default=0.0) * thresholds.MIX_FEWER
@@ -255,7 +255,7 @@ class _Solved(NamedTuple):
     mixed: Mixture | None
 
 
-def sums_by_matrix(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Fit]:
+def sums_by_matrix(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[SumFit]:
     """Yields the sets of models from which each matrix of a model may be summed, with weights of its own."""
     peers = near_relatives(model, samplers, pairs)
     names = [peer.name for peer in peers]
@@ -306,7 +306,7 @@ def _solve(matrices: Sequence[_Matrix], name: str, subset: tuple[int, ...]) -> l
     return result if several >= max(2, thresholds.MIX_MATRICES * len(matrices)) else []
 
 
-def _fit(model: Sampler, names: Sequence[str], rows: Sequence[_Solved]) -> Fit:
+def _fit(model: Sampler, names: Sequence[str], rows: Sequence[_Solved]) -> SumFit:
     """Returns the sum of all matrices, certain if its values, or what it leaves, prove it."""
     sums = [(matrix, dict(zip(names, weights, strict=True)), mixed) for matrix, weights, mixed in rows if mixed]
     residual, nearest = (sum(getattr(mixed, part) for *_, mixed in sums) for part in ("residual", "nearest"))
@@ -317,7 +317,7 @@ def _fit(model: Sampler, names: Sequence[str], rows: Sequence[_Solved]) -> Fit:
     noise = sum(matrix.noise[model.name] for matrix, *_ in sums)
     others = [sum(weights[name] ** 2 * matrix.noise[name] for matrix, weights, _ in sums) for name in names]
     by_source = {name: [solved.weights[i] for solved in rows] for i, name in enumerate(names)}
-    return Fit(
+    return SumFit(
         {name: sum(weights) / len(weights) for name, weights in by_source.items()},
         residual,
         residual <= thresholds.MIX_PROOF * nearest or sum(equal) >= thresholds.MIX_EQUAL * len(equal),

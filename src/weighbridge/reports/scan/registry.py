@@ -28,7 +28,7 @@ from weighbridge.reports.scan.text import scanner as texts
 #: Kinds that hold numbers, text or pictures, and nothing that their loaders would run.
 DATA: Final = frozenset(
     {"safetensors", "gguf", "ggml", "imatrix-dat", "llama-logits", "npy", "sentencepiece", "tiktoken", *POINTERS,
-     "tf-checkpoint", "flax", "ctranslate2", "llama2c", "openvino",
+     "tf-checkpoint", "flax", "ctranslate2", "llama2c", "openvino", "executorch-data", "coreml-weights", "mindspore",
      "error-text", "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
 )  # fmt: skip
 #: Texts of any kind, which a loader may read as YAML.
@@ -54,7 +54,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(distributed.scan, _DCP_DATA),
     Registration(distributed.check_items, names=("*.distcp",)),
     Registration(streams.stream, frozenset(CODECS)),
-    Registration(streams.not_unpacked, frozenset({"zstd", "lz4"})),
+    Registration(streams.seven_zip, frozenset({"7z"})),
     Registration(streams.tar, TARS - {"torch-tar"}),
     Registration(torch_tar.scan, frozenset({"torch-tar"})),
     Registration(arrays.scan, frozenset({"npy"})),

@@ -11,11 +11,10 @@ from weighbridge.base.limits import MIB
 from weighbridge.reports.scan.model import Part, Piece
 
 _SEARCHED: Final = 64 * MIB
-_PACKED: Final = "archives of this kind aren't unpacked: unpack it and scan the folder"
 #: Kind -> why it isn't scanned.
 WHY: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "7z": _PACKED, "rar": _PACKED,
+        "rar": "archives of this kind aren't unpacked: unpack it and scan the folder",
         "tf-savedmodel": "the graph isn't read; operators such as ReadFile and PyFunc access files or run Python",
         "onnx": "the operators aren't read; they may come from libraries",
         "tflite": "the operators aren't read", "executorch": "the program isn't read",

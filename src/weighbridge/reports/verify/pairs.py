@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.containers.base import Severity
+from weighbridge.models.archives import resolve
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.pair import base_fault, width_fault
 from weighbridge.models.open import open_headers
@@ -28,7 +28,7 @@ def projectors_for(paths: Sequence[str]) -> dict[str, str]:
 def _kind_of(path: str) -> str:
     """The kind of a GGUF; empty for other files and folders."""
     try:
-        if resolve_path(path).is_dir():
+        if resolve(path).is_dir():
             return ""
         with open_headers(path).model as model:
             return str(model.metadata.get("general.type", "model")) if model.format == "gguf" else ""

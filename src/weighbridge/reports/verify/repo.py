@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import FormatError, RefusedError, WeighbridgeError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index, Severity
@@ -29,6 +29,7 @@ from weighbridge.containers.zero_tail import ZeroTail, zero_tail_of
 from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare, walk
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
+from weighbridge.models.archives import resolve
 from weighbridge.models.locate import DCP_METADATA
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
@@ -104,13 +105,18 @@ class Repo(Closing):
         self._mmproj = mmproj
         self.families = families
         self.path, self.progress, self.values = resolve_path(path), progress, values
+        self.archive_error: FormatError | UnsupportedError | None = None
+        try:
+            self.path = resolve(path)
+        except (FormatError, UnsupportedError) as error:  # a rule reports it
+            self.archive_error = error
         self.stored = tuple(p.name for p in self.path.files) if isinstance(self.path, StoredPath) else ()
         self.single = not self.path.is_dir()
         self.modelfile = self.path if self.single and is_modelfile(self.path) else None
         if self.modelfile is not None:  # check the model of its FROM line; a rule reports an unreadable Modelfile
             with suppress(WeighbridgeError):
                 parsed = read_modelfile(self.modelfile)
-                self.path = resolve_path(referred(parsed, parsed.values("FROM")[0], self.modelfile.parent))
+                self.path = resolve(referred(parsed, parsed.values("FROM")[0], self.modelfile.parent))
             self.single = not self.path.is_dir()
         named = sharded.is_index(self.path.name) or self.path.name == DCP_METADATA
         if named and self.single:  # check the folder of the list
@@ -143,7 +149,7 @@ class Repo(Closing):
     @cached_property
     def mmproj(self) -> RepoFile | None:
         """The projector that is checked with the model."""
-        return None if self._mmproj is None else _read_file(os.fspath(self._mmproj), resolve_path(self._mmproj))
+        return None if self._mmproj is None else _read_file(os.fspath(self._mmproj), resolve(self._mmproj))
 
     def _file(self, name: str) -> RepoFile:
         return _read_file(name, self.root / name)

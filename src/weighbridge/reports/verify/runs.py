@@ -1,5 +1,5 @@
-"""The checks of `verify` on the folders of training runs: which step is read, which ones were cut off, and whether the
-files of DeepSpeed's processes are one checkpoint."""
+"""The checks of `verify` on models of several files: which step of a training run is read, which ones were cut off,
+whether the files of DeepSpeed or TensorRT-LLM fit together, whether an archive around them is readable."""
 
 from __future__ import annotations
 
@@ -89,7 +89,30 @@ def _check(rule: str) -> Callable[[Repo], Iterator[Flaw]]:
     return partial(_of_rule, rule)
 
 
+def unreadable_archive(repo: Repo) -> Iterator[Flaw]:
+    """The error for which an archive or compressed file can't be opened."""
+    if (error := repo.archive_error) is not None:
+        message = error.reason if isinstance(error, FormatError) else error.message
+        yield Flaw(message, repo.path, hint=error.hint, offset=getattr(error, "offset", None))
+
+
+def ranks_of_tensorrt(repo: Repo) -> Iterator[Flaw]:
+    """The error for which the ranks of a TensorRT-LLM checkpoint can't be joined."""
+    from weighbridge.models.locate import TENSORRT
+
+    if repo.single or TENSORRT not in repo.names:
+        return
+    from weighbridge.models.model import open_weights
+
+    try:
+        open_weights(repo.root).close()
+    except (FormatError, UnsupportedError) as error:
+        yield Flaw(str(error).partition("\n")[0], getattr(error, "path", None) or repo.root, hint=error.hint)
+
+
 RULES: Final = (
+    Check("archive/broken", Severity.ERROR, "the archives around a model can be read", unreadable_archive),
+    Check("tensorrt/ranks", Severity.ERROR, "the ranks of TensorRT-LLM are complete and fit", ranks_of_tensorrt),
     Check("run/step", Severity.INFO, "which step of a training run is read by default", taken),
     Check("run/unfinished", Severity.WARNING, "every step of a training run was written to its end", unfinished),
     Check("zero/missing", Severity.ERROR, "the files of every process are in a ZeRO checkpoint", _check("missing")),

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import tar as tars
-from weighbridge.io.decompress import UnpackSource, codec_of
+from weighbridge.io.decompress import CODECS, UnpackSource, codec_of
 from weighbridge.reports.scan.model import Part, Piece, escape
 
 
@@ -18,6 +19,12 @@ def stream(part: Part) -> Iterator[Piece]:
     source = part.source
     codec = codec_of(source.head(16))
     if codec is None:
+        return
+    try:
+        CODECS[codec].decoder()
+    except UnsupportedError as error:
+        consequence = f"joblib and others unpack it on loading: {error.hint}, or unpack it and scan that"
+        yield part.finding("stream/not-unpacked", "the compressed data isn't scanned", consequence=consequence)
         return
     inner = UnpackSource(source, codec, f"{source.name} ({codec})", part.budget.unpack)
     if not inner.size and inner.trouble and codec == "zlib":
@@ -34,12 +41,6 @@ def stream(part: Part) -> Iterator[Piece]:
         yield part.inside("(trailing bytes)", source.window(inner.trailing, left))
 
 
-def not_unpacked(part: Part) -> Iterator[Piece]:
-    """Reports a compression that Python lacks and joblib and others support."""
-    yield part.finding("stream/not-unpacked", "the compressed data isn't scanned",
-                       consequence="joblib and others unpack it on loading: unpack it and scan that")  # fmt: skip
-
-
 def packed(part: Part) -> Iterator[Piece]:
     """Scans the original of a packed file."""
     from weighbridge.containers.wbpack.container import original  # late: few files are packed
@@ -47,6 +48,23 @@ def packed(part: Part) -> Iterator[Piece]:
     part.budget.spend(members=1)
     inside = original(part.source)
     yield part.inside(inside.archive.name or "(original)", inside)
+
+
+def seven_zip(part: Part) -> Iterator[Piece]:
+    """Scans every file of a 7-Zip archive. Raises UnsupportedError, which the scan reports, without py7zr."""
+    from weighbridge.containers.archive.seven_zip import SevenZip  # late: few archives are 7-Zip's
+
+    archive = SevenZip(part.source)
+    for name, size in archive.files.items():
+        part.budget.spend(members=1)
+        part.budget.unpack(size)
+        if leads_out(name):
+            yield part.finding("tar/outside", f"{escape(name)} leads out of its folder",
+                               consequence="Unpacking it writes or reads a file elsewhere on the system.")  # fmt: skip
+        with archive.open(name) as inner:
+            yield part.inside(name, inner)
+    for row in archive.left_out:
+        yield part.skipped("member", row)
 
 
 # ---- tar ------------------------------------------------------------------------------------------------------

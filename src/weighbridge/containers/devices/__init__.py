@@ -1,0 +1,1 @@
+"""Formats of models for devices: ExecuTorch and Core ML."""
