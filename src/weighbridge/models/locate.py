@@ -7,6 +7,7 @@ checkpoint/                       model.ckpt.index of TensorFlow, a SavedModel's
 model.ckpt                        model.ckpt.index
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
 global_step100/                   the files of all processes of DeepSpeed
+iter_0000100/                     the files of all ranks of Megatron-LM
 run/                              the newest complete step of a training run (`models/runs.py`)
 anything.safetensors              only that file
 Modelfile                         the model of its FROM line
@@ -80,8 +81,8 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `zero`: whether DeepSpeed wrote them. `run`: the training run
-    with this step. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
+    `.metadata`, the first file, until they are opened; `trainer`: the trainer that wrote them, a key of
+    `processes.OPENERS`. `run`: the training run with this step. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
     adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
     data, which the header in another file names."""
 
@@ -92,7 +93,7 @@ class Place:
     shards: ShardIndex | None = None
     parts: bool = False
     chunks: DcpMetadata | None = None
-    zero: bool = False
+    trainer: str = ""
     notes: tuple[str, ...] = ()
     run: TrainingRun | None = None
     adapters: tuple[Path, ...] = ()
@@ -145,7 +146,7 @@ def stands_alone(path: Path) -> bool:
     )
 
 
-def locate(path: str | Path, step: int | None = None) -> Place:
+def locate(path: str | os.PathLike[str], step: int | None = None) -> Place:
     """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
     complete step. Raises FileNotFoundError or UsageError if there is none."""
     path = resolve_path(path)
@@ -244,7 +245,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
     if (states := zero_files(folder, names)) is not None:
-        return Place(folder, states, folder, parts=True, zero=True)
+        return Place(folder, states, folder, parts=True, trainer="deepspeed")
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
@@ -287,6 +288,8 @@ def _locate_in_folder(folder: Path) -> Place:
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
     if (table := _tensorflow_table(folder, names)) is not None:
         return Place(folder, (table,), folder)
+    if ranks := megatron_files(folder):
+        return Place(folder, ranks, folder, parts=True, trainer="megatron")
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
     if (step := _locate_step(folder)) is not None:
@@ -353,6 +356,14 @@ def _locate_step(folder: Path, step: int | None = None) -> Place | None:
     return replace(place, folder=described, notes=(*run.notes, *place.notes), run=run)
 
 
+def path_of_step(path: str | os.PathLike[str], step: int) -> Path:
+    """Returns the file or folder of a step of a training run. Raises the errors of `locate`."""
+    run = locate(path, step).run
+    assert run is not None
+    assert run.taken is not None
+    return run.taken.path
+
+
 def is_distributed(names: Collection[str]) -> bool:
     """Whether a folder with these files is a distributed checkpoint. Files that loaders prefer come first."""
     loaded = any(name.endswith((".safetensors", ".gguf")) for name in names)
@@ -377,7 +388,15 @@ def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
     if universal and model:
         return (*model, *universal)
     files = zero.files_of(names)
-    return None if files is None else tuple(folder / name for name in (*files.model, *files.optimizer.values()))
+    return None if files is None else tuple(folder / name for name in files)
+
+
+def megatron_files(folder: Path) -> tuple[Path, ...]:
+    """The files of all ranks of Megatron-LM in a step's folder; empty for other folders."""
+    from weighbridge.containers.torch import megatron
+
+    files = (path / megatron.FILE for path in folder.iterdir() if megatron.is_rank_folder(path.name))
+    return tuple(sorted(path for path in files if path.is_file()))
 
 
 def distributed_in(folder: Path) -> list[Path]:

@@ -50,7 +50,14 @@ class FamilyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(FamilyOptions):
+class StepOptions:
+    step: int | None = option(
+        "Step of a training run's folder; the newest complete one by default.", metavar="N", least=0, section="Source"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(StepOptions, FamilyOptions):
     """How a source is opened. `config` may also be a dict."""
 
     allow_expand: bool = option(
@@ -65,14 +72,10 @@ class SourceOptions(FamilyOptions):
         "Use every tensor of a training checkpoint, the optimizer's too, under its stored name.", False,
         section="Source",
     )  # fmt: skip
-    step: int | None = option(
-        "Step of a training run's folder; the newest complete one by default.",
-        metavar="N",
-        least=0,
-        section="Source",
-    )
     #: Whether one file of a tensor-parallel set is opened as the whole model (`models/open.py`).
     join_ranks: ClassVar[bool] = True
+    #: Whether `all_parts` opens the files of a step's processes without joining them.
+    split_ranks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.ema and self.all_parts:
@@ -104,7 +107,7 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         prepare(place.weights)
         for number, weight in enumerate(place.weights, 1):
             try:
-                sources.append(open_source(weight))
+                sources.append(open_source(weight, among=len(place.weights)))
             except FileNotFoundError:
                 if place.single:
                     raise
@@ -115,10 +118,11 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         for source in sources:  # requests the headers of all files at once
             if source.remote:
                 source.stream(HEADER)
-        if place.zero:
-            from weighbridge.models.zero import open_zero  # late, as is the next
+        if place.trainer:
+            from weighbridge.models.processes import open_joined  # late, as is the next
 
-            index, parts, left_out = open_zero(place, sources)
+            apart = options.all_parts and options.split_ranks
+            index, parts, left_out = open_joined(place, sources, apart=apart)
             return OpenModel(place, index, options.arch_file, parts, left_out=left_out)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts

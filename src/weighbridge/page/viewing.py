@@ -9,7 +9,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.options import ProgressKeyword, accepting, option
 from weighbridge.conversion.options import Path
 from weighbridge.io.options import OverwriteOptions
-from weighbridge.models.model import FamilyOptions, SourceOptions
+from weighbridge.models.model import FamilyOptions, SourceOptions, StepOptions
 
 if TYPE_CHECKING:
     from weighbridge.adapters.serving.page_server import PageServer
@@ -44,7 +44,7 @@ class ServedPage(Closing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageOptions(FamilyOptions):
+class PageOptions(StepOptions, FamilyOptions):
     other: Path | None = field(default=None, kw_only=False)
 
 
@@ -71,7 +71,7 @@ def view(path: Path, options: ViewOptions) -> ServedPage:
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.assemble import page
 
-    data = _page_data(path, options.other, options.arch_file)
+    data = _page_data(path, options)
     try:
         data.prepare()
         document = page("Weighbridge")
@@ -94,7 +94,7 @@ def widget(path: Path, other: Path | None = None, *, height: int = 640, arch_fil
     from weighbridge.page.assemble import widget_script
     from weighbridge.page.export import framed
 
-    data = _page_data(path, other, arch_file)
+    data = _page_data(path, PageOptions(other=other, arch_file=arch_file))
     try:
         data.prepare()
         return notebook.widget(data, framed(data), widget_script(), data.title, height, data.close)
@@ -112,13 +112,14 @@ def export_view(path: Path, output: Path, options: ExportOptions) -> None:
     from weighbridge.page.export import export
 
     check_target(output, overwrite=options.overwrite, folder=False)
-    with _page_data(path, options.other, options.arch_file) as data:
+    with _page_data(path, options) as data:
         data.read_here = False
         page = export(data, values=options.values, progress=options.progress)
         write_file(output, page.encode(), overwrite=options.overwrite)
 
 
-def _page_data(path: Path, other: Path | None, arch_file: Path | None) -> PageData:
+def _page_data(path: Path, options: PageOptions) -> PageData:
     from weighbridge.page.data import PageData
 
-    return PageData(path, *([] if other is None else [other]), options=SourceOptions(arch_file=arch_file))
+    opening = SourceOptions(arch_file=options.arch_file, step=options.step)
+    return PageData(path, *([] if options.other is None else [options.other]), options=opening)

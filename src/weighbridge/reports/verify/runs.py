@@ -59,19 +59,17 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
         files = zero.files_of([f.base for f in parts])
         if files is None:
             continue
-        listed = (*files.model, *files.optimizer.values())
-        indexes = [f.index for name in listed for f in parts if f.base == name and f.index is not None]
+        indexes = [f.index for name in files for f in parts if f.base == name and f.index is not None]
         path = str(folder)
-        if len(indexes) < len(listed):  # other rules report files that can't be read
+        if len(indexes) < len(files):  # other rules report files that can't be read
             yield zero.ZeroFault("unread", "not every file can be read", path)
             continue
         try:
-            states = read_states(indexes)
-            faults = list(zero.faults(files, states.models, states.optimizer))
-            for fault in faults:
-                yield fault if "/" in fault.path else fault._replace(path=str(folder / fault.path))
+            found = read_states(indexes).parts()
+            faults = list(zero.faults(found))
+            yield from (fault if fault.path else fault._replace(path=path) for fault in faults)
             if not faults:
-                zero.join(states.models, states.optimizer)
+                zero.join(found)
         except (FormatError, UnsupportedError) as error:
             reason = str(error).partition("\n")[0]
             yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
