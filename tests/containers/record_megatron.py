@@ -53,7 +53,7 @@ def models_of(case: MegatronCase) -> list[Any]:
         add_bias_linear=case.bias, add_qkv_bias=case.bias, tensor_model_parallel_size=case.tensor,
         pipeline_model_parallel_size=case.pipeline, virtual_pipeline_model_parallel_size=case.virtual,
         expert_model_parallel_size=case.expert, expert_tensor_parallel_size=case.expert_tensor or case.tensor,
-        pipeline_dtype=torch.float32, qk_layernorm=case.bias, sequence_parallel=bool(case.experts) and case.tensor > 1,
+        pipeline_dtype=torch.float32, qk_layernorm=case.bias,
         num_layers_in_first_pipeline_stage=case.first, num_moe_experts=case.experts or None, moe_router_topk=2,
     )  # fmt: skip
     layers = get_gpt_layer_local_spec(num_experts=case.experts or None, qk_layernorm=case.bias)

@@ -117,6 +117,8 @@ READ: Final = (
            module="weighbridge.containers.frameworks.ctranslate2", in_folders=True, recognisers=_CTRANSLATE2),
     Format("torch-exported", "exported PyTorch program", (".pt2",), rewritten_as="safetensors",
            module="weighbridge.containers.torch.exported", in_folders=True, recognisers=_ZIP),
+    Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar"), module="weighbridge.containers.torch.nemo",
+           rewritten_as="safetensors", pickles=True, in_folders=True, recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
 )  # fmt: skip
@@ -142,7 +144,6 @@ RECOGNISED: Final = (
     Format("executorch", "ExecuTorch program", (".pte",), (),
            (Magic(4, b"ET12", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),)),
     Format("coreml", "Core ML model", (".mlmodel",), recognisers=(*_ZIP, *_PROTOBUF)),
-    Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar"), recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
     Format("sentencepiece", "SentencePiece model", (".model",), recognisers=_PROTOBUF),
     Format("tiktoken", "tiktoken vocabulary", (), (".model",), recognisers=_TEXT),
     *_POINTER_FORMATS,

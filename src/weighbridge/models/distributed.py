@@ -99,7 +99,7 @@ def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, J
     """The index of files with parts of tensors, and the whole tensors; the place with notes. `sources`: those of
     `place.weights`. FormatError if the parts don't cover their tensors, or a file is too short."""
     if place.chunks is not None:
-        index, tensors = _open_dcp(place.chunks, sources)
+        index, tensors = open_chunks(place.chunks, sources)
         notes = [f"{f.tensor}: {f.message}" if f.tensor else f.message for f in index.findings]
     else:
         index, tensors = join_shards([safetensors.parse(source) for source in sources])
@@ -110,8 +110,8 @@ def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, J
 # ---- .metadata and .distcp --------------------------------------------------------------------------------------
 
 
-def _open_dcp(metadata: dcp.DcpMetadata, sources: Sequence[Source]) -> tuple[Index, JoinedTensors[Chunked]]:
-    """The index of the whole tensors, and these."""
+def open_chunks(metadata: dcp.DcpMetadata, sources: Sequence[Source]) -> tuple[Index, JoinedTensors[Chunked]]:
+    """The index of the whole tensors, and these. `sources`: `.metadata` and the data files."""
     numbers = {Path(source.name).name: number for number, source in enumerate(sources)}
     for item in metadata.items:
         source = sources[numbers[item.file]]

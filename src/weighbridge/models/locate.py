@@ -56,6 +56,8 @@ DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
+# The folders of a distributed checkpoint in one of NeMo: NeMo 2, NeMo 1.
+_NEMO: Final = ("weights", "model_weights")
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 # How names of files with parts of tensors begin, or end.
@@ -175,6 +177,8 @@ def locate(path: str | os.PathLike[str], step: int | None = None) -> Place:
         )
     if is_modelfile(path):
         return _locate_described(path)
+    if name.endswith(".nemo"):
+        return Place(path, (path,), path.parent, trainer="nemo")
     if name.endswith(".gguf") and (number := numbered(name)):
         return Place(path, _siblings(path, number), path.parent)
     if not isinstance(path, (RemotePath, StoredPath)):
@@ -288,6 +292,8 @@ def _locate_in_folder(folder: Path) -> Place:
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
     if (table := _tensorflow_table(folder, names)) is not None:
         return Place(folder, (table,), folder)
+    if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
+        return replace(_locate_distributed(folder / inside), folder=folder)
     if ranks := megatron_files(folder):
         return Place(folder, ranks, folder, parts=True, trainer="megatron")
     if (snapshot := _main_snapshot(folder)) is not None:
@@ -392,10 +398,11 @@ def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
 
 
 def megatron_files(folder: Path) -> tuple[Path, ...]:
-    """The files of all ranks of Megatron-LM in a step's folder; empty for other folders."""
+    """The files of all ranks of Megatron-LM, or of NeMo, in a folder; empty for other folders."""
     from weighbridge.containers.torch import megatron
 
-    files = (path / megatron.FILE for path in folder.iterdir() if megatron.is_rank_folder(path.name))
+    ranks = (path for path in folder.iterdir() if megatron.is_rank_folder(path.name))
+    files = (path / name for path in ranks for name in megatron.FILES)
     return tuple(sorted(path for path in files if path.is_file()))
 
 

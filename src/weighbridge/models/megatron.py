@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
-from weighbridge.containers.torch import megatron
+from weighbridge.containers.torch import megatron, nemo
 from weighbridge.io.source import Source
 from weighbridge.models.locate import Place
 from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
@@ -29,10 +30,17 @@ _OPTIMIZER = "optimizer"
 _COPY = "a copy of the embedding on the last pipeline rank"
 
 
-def read_ranks(indexes: Sequence[Index]) -> list[megatron.RankStates]:
-    """Reads the content of every rank's file."""
-    folders = [Path(index.files[0].name).parent.name for index in indexes]
-    return [megatron.rank_states(index, n, folder) for n, (index, folder) in enumerate(zip(indexes, folders, strict=True))]
+def read_ranks(indexes: Sequence[Index], config: str = "") -> list[megatron.RankStates]:
+    """Reads the content of every rank's file. `config`: NeMo's settings."""
+    settings = nemo.settings(config)
+    folders = (Path(index.files[0].name).parent.name.rpartition("::")[2] for index in indexes)
+    return [megatron.rank_states(i, n, folder, settings) for n, (i, folder) in enumerate(zip(indexes, folders, strict=True))]
+
+
+def config_of(folder: Path) -> str:
+    """NeMo's settings in a folder; empty if there are none."""
+    config = Place(folder, (), folder).read(nemo.CONFIG, CONFIG_JSON) or b""
+    return config.decode("utf-8", "replace")
 
 
 def open_megatron(
@@ -40,8 +48,14 @@ def open_megatron(
 ) -> tuple[Index, JoinedTensors[megatron.MegatronWeight], tuple[Dropped, ...]]:
     """The whole parameters. `sources`: those of `place.weights`. FormatError if the files aren't one complete
     checkpoint."""
-    indexes = list(map(opening.parse, sources))
-    states = read_ranks(indexes)
+    return join_ranks(place, list(map(opening.parse, sources)), config_of(place.path))
+
+
+def join_ranks(
+    place: Place, indexes: Sequence[Index], config: str
+) -> tuple[Index, JoinedTensors[megatron.MegatronWeight], tuple[Dropped, ...]]:
+    """The whole parameters of the ranks' files. `config`: NeMo's settings."""
+    states = read_ranks(indexes, config)
     for fault in megatron.faults(states):
         raise FormatError(fault.message, path=fault.path or str(place.path), hint=megatron.AGAIN)
     joined = megatron.join(states)
@@ -84,8 +98,8 @@ def _left_out(place: Place, indexes: Sequence[Index]) -> Iterator[Dropped]:
 def _other_files(weights: Sequence[Path]) -> Mapping[str, int]:
     """The bytes of the files next to the ranks' models, by name."""
     sizes = Counter[str]()
-    for folder in dict.fromkeys(path.parent for path in weights):
+    for folder in dict.fromkeys(path.parent for path in weights if path.name in megatron.FILES):
         for path in folder.iterdir():
-            if path.name != megatron.FILE and path.is_file():
+            if path.name not in megatron.FILES and path.is_file():
                 sizes[path.name] += path.stat().st_size
     return sizes

@@ -18,6 +18,7 @@ from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
 from weighbridge.models.locate import Place
 from weighbridge.models.megatron import open_megatron
+from weighbridge.models.nemo import open_nemo
 from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
 from weighbridge.models.zero import open_zero
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Joined: TypeAlias = tuple[Index, Mapping[str, "Node"], tuple[Dropped, ...]]
 #: The functions that open the files of a trainer's processes, by `Place.trainer`.
 OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], Joined]]] = MappingProxyType(
-    {"deepspeed": open_zero, "megatron": open_megatron}
+    {"deepspeed": open_zero, "megatron": open_megatron, "nemo": open_nemo}
 )
 _SUFFIX: Final = ".pt"
 

@@ -4,6 +4,7 @@
     mp_rank_01_002/model_optim_rng.pt        and pipeline rank 2, or expert-parallel rank 2 if there is no pipeline
     mp_rank_01_002_003/model_optim_rng.pt    pipeline rank 2, expert-parallel rank 3
     mp_rank_01_002/distrib_optim.pt          the optimizer
+    tp_rank_01_pp_rank_002/model_weights.ckpt     NeMo's names, without the first three keys below
 
     args                the settings of the training run
     iteration           the step
@@ -26,6 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product, starmap
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -34,12 +36,15 @@ from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
 
-#: A rank's file in its folder.
-FILE: Final = "model_optim_rng.pt"
+#: A rank's file in its folder: of Megatron-LM, of NeMo.
+FILES: Final = ("model_optim_rng.pt", "model_weights.ckpt")
+NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 #: The hint of every fault.
 AGAIN: Final = "copy the whole folder again, or use another step"
-_FOLDER: Final = re.compile(r"mp_rank_(?P<tensor>\d{2,5})(?:_(?P<second>\d{3,5}))?(?:_(?P<third>\d{3,5}))?", re.ASCII)
-_STAGE: Final = re.compile(r"model(?P<number>\d{0,4})\.", re.ASCII)
+_FOLDER: Final = re.compile(
+    r"(?:mp|tp)_rank_(?P<tensor>\d{2,5})(?:_(?:pp_rank_)?(?P<second>\d{3,5}))?(?:_(?P<third>\d{3,5}))?", re.ASCII
+)
+_STAGE: Final = re.compile(r"model(?P<number>\d{0,4})\.(?:module\.)?", re.ASCII)
 _LAYER: Final = re.compile(r"(?P<front>(?:^|.*?\.)layers\.)(?P<number>\d{1,6})\.", re.ASCII)
 # An expert's number: a module of its own, or the end of a parameter's name in a grouped layer.
 _EXPERT: Final = re.compile(r"(?<=\.local_experts\.)\d{1,6}(?=\.)|(?<=\.experts\.linear_fc[12]\.(?:weight))\d{1,6}$"
@@ -151,10 +156,11 @@ def is_rank_folder(name: str) -> bool:
 # ---- the values of one file ------------------------------------------------------------------------------------
 
 
-def rank_states(index: Index, file: int, folder: str) -> RankStates:
-    """Reads the file of a rank in the folder named `folder`. FormatError if it has no model of Megatron-LM."""
+def rank_states(index: Index, file: int, folder: str, settings: Mapping[str, Any] = NO_SETTINGS) -> RankStates:
+    """Reads the file of a rank in the folder named `folder`. `settings`: those of files without `args`. FormatError if
+    it has no model of Megatron-LM."""
     path = index.files[0].name
-    args = {k.removeprefix("args."): v for k, v in index.metadata.items() if k.startswith("args.")}
+    args = {k.removeprefix("args."): v for k, v in index.metadata.items() if k.startswith("args.")} or settings
     stages: dict[int, dict[str, Entry]] = {}
     for entry in index:
         if not group_of(entry.name) and (match := _STAGE.match(entry.name)):

@@ -3,7 +3,7 @@ files of DeepSpeed's processes are one checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +15,7 @@ from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
+    from weighbridge.containers.torch.megatron import MegatronFault
     from weighbridge.containers.torch.zero import ZeroFault
     from weighbridge.models.runs import TrainingRun
 
@@ -75,25 +76,59 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
             yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
 
 
-def _of_rule(rule: str, repo: Repo) -> Iterator[Flaw]:
-    if "zero" not in repo.memo:
-        repo.memo["zero"] = list(_faults(repo))
-    for fault in repo.memo["zero"]:
+def _rank_faults(repo: Repo) -> Iterator[MegatronFault]:
+    from weighbridge.containers.torch import megatron
+    from weighbridge.models.megatron import config_of, read_ranks
+
+    ranks: dict[Path, list[RepoFile]] = {}
+    for file in repo.files if not repo.single else ():
+        if file.base in megatron.FILES and megatron.is_rank_folder(file.path.parent.name):
+            ranks.setdefault(file.path.parent.parent, []).append(file)
+    for folder, files in ranks.items():
+        indexes = [file.index for file in files if file.index is not None]
+        if len(indexes) < len(files):  # other rules report files that can't be read
+            yield megatron.MegatronFault("unread", "not every rank's file can be read", str(folder))
+            continue
+        try:
+            states = read_ranks(indexes, config_of(folder))
+            faults = list(megatron.faults(states))
+            yield from (fault if fault.path else fault._replace(path=str(folder)) for fault in faults)
+            if not faults:
+                megatron.join(states)
+        except (FormatError, UnsupportedError) as error:
+            reason = error.reason if isinstance(error, FormatError) else error.message
+            field = f" ({error.field})" if isinstance(error, FormatError) and error.field else ""
+            yield megatron.MegatronFault("tensors", reason + field, getattr(error, "path", None) or str(folder))
+
+
+_FAULTS: Final = {"zero": _faults, "megatron": _rank_faults}
+
+
+def _of_rule(trainer: str, rule: str, repo: Repo) -> Iterator[Flaw]:
+    if trainer not in repo.memo:
+        repo.memo[trainer] = list(_FAULTS[trainer](repo))
+    for fault in repo.memo[trainer]:
         if fault.rule == rule:
             yield Flaw(fault.message, fault.path, hint="copy the whole folder again, or use another step")
 
 
-def _check(rule: str) -> Callable[[Repo], Iterator[Flaw]]:
-    return partial(_of_rule, rule)
+def _check(rule: str, text: str) -> Check:
+    """An error about the files of a trainer's processes."""
+    return Check(rule, Severity.ERROR, text, partial(_of_rule, *rule.split("/")))
 
 
 RULES: Final = (
     Check("run/step", Severity.INFO, "which step of a training run is read by default", taken),
     Check("run/unfinished", Severity.WARNING, "every step of a training run was written to its end", unfinished),
-    Check("zero/missing", Severity.ERROR, "the files of every process are in a ZeRO checkpoint", _check("missing")),
-    Check("zero/mixed", Severity.ERROR, "all its files are of one stage and number of processes", _check("mixed")),
-    Check("zero/step", Severity.ERROR, "all its files are of one step", _check("step")),
-    Check("zero/parts", Severity.ERROR, "it has no further tensor-parallel parts", _check("parts")),
-    Check("zero/sizes", Severity.ERROR, "the sizes of its weights and of the processes' parts agree", _check("sizes")),
-    Check("zero/unread", Severity.ERROR, "each of its files can be read", _check("unread")),
+    _check("zero/missing", "the files of every process are in a ZeRO checkpoint"),
+    _check("zero/mixed", "all its files are of one stage and number of processes"),
+    _check("zero/step", "all its files are of one step"),
+    _check("zero/parts", "it states how its tensor-parallel parts are joined"),
+    _check("zero/sizes", "the sizes of its weights and of the processes' parts agree"),
+    _check("zero/unread", "each of its files can be read"),
+    _check("megatron/missing", "the files of every rank are in a Megatron-LM checkpoint"),
+    _check("megatron/mixed", "all its files are of one number of ranks"),
+    _check("megatron/step", "all its files are of one step"),
+    _check("megatron/tensors", "the tensors of its ranks fit together, and its settings"),
+    _check("megatron/unread", "each of its files can be read"),
 )

@@ -1,0 +1,49 @@
+"""Opens NeMo's archives: one file of weights, those of all ranks, which are joined, or a distributed checkpoint.
+
+    open_nemo(place, sources)    the index, the tensors as nodes, and the parts left out
+
+`containers/torch/nemo.py` describes the archives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weighbridge.base.errors import FormatError
+from weighbridge.containers import opening
+from weighbridge.containers.base import Index
+from weighbridge.containers.torch import nemo
+from weighbridge.containers.torch import zip as torch_zip
+from weighbridge.io.source import Source
+from weighbridge.models.distributed import open_chunks
+from weighbridge.models.locate import Place
+from weighbridge.models.megatron import join_ranks
+from weighbridge.models.stored_tensors import Dropped, StoredTensors
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+
+def open_nemo(
+    place: Place, sources: Sequence[Source]
+) -> tuple[Index, Mapping[str, Node], tuple[Dropped, ...]]:
+    """The whole tensors of an archive. `sources`: the archive. FormatError if its files aren't one model."""
+    (source,) = sources
+    if opening.format_of(source).name != nemo.NAME:
+        index = opening.parse(source)
+        return index, StoredTensors(index), ()
+    archive = nemo.read(source)
+    if (chunks := archive.chunks) is not None:
+        files = [nemo.FOLDER + name for name in (".metadata", *chunks.files)]
+        if missing := [name for name in files if name not in archive.members]:
+            raise FormatError("a data file is missing", path=source.name, expected=missing[0])
+        index, tensors = open_chunks(chunks, [archive.window(name) for name in files])
+        return replace(index, files=(*index.files, source), data_start=(0,) * (len(index.files) + 1)), tensors, ()
+    if len(archive.weights) > 1:
+        parts = [torch_zip.parse(archive.window(name)) for name in archive.weights]
+        index, joined, left_out = join_ranks(place, parts, archive.config)
+        return replace(index, files=(*index.files, source), data_start=(0,) * (len(index.files) + 1)), joined, left_out
+    index = nemo.parse(source)
+    return index, StoredTensors(index), ()
