@@ -111,10 +111,7 @@ def test_all_parts_are_those_of_each_file(recorded: Path) -> None:
 
 
 def test_a_release_has_no_step(recorded: Path, tmp_path: Path) -> None:
-    (recorded / "one" / FOLDER).copy_into(tmp_path) if hasattr(Path, "copy_into") else shutil.copytree(
-        recorded / "one" / FOLDER, tmp_path / FOLDER
-    )
-    (tmp_path / FOLDER).rename(tmp_path / "release")
+    shutil.copytree(recorded / "one" / FOLDER, tmp_path / "release")
     with pytest.raises(UsageError, match="no weights"):
         wb.open(tmp_path)
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("release\n")
@@ -135,9 +132,11 @@ def _rank(folder: Path, name: str) -> Path:
 
 
 def _set(**settings: Any) -> Callable[[Path], None]:
-    return lambda folder: [
-        _edit(path, lambda saved: vars(saved["args"]).update(settings)) for path in folder.glob(f"*/{FILES[0]}")
-    ] and None
+    def change(folder: Path) -> None:
+        for path in folder.glob(f"*/{FILES[0]}"):
+            _edit(path, lambda saved: vars(saved["args"]).update(settings))
+
+    return change
 
 
 def _lose(folder: Path) -> None:

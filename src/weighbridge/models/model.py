@@ -102,12 +102,13 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
     """Opens the model at `path`: a file, a folder, an index, or one file of a numbered set. `models.open.open_model`
     also joins the ranks of a tensor-parallel set. Raises FormatError if a file of a set is missing."""
     place = locate(path, options.step)
+    together = len(place.weights) if place.trainer else 1  # shards stay open: they are mapped, or copied by the kernel
     sources: list[Source] = []
     try:
         prepare(place.weights)
         for number, weight in enumerate(place.weights, 1):
             try:
-                sources.append(open_source(weight, among=len(place.weights)))
+                sources.append(open_source(weight, together))
             except FileNotFoundError:
                 if place.single:
                     raise

@@ -29,7 +29,7 @@ def open_damaged(path: Path, error: WeighbridgeError, step: int | None = None) -
     try:
         for weight in place.weights:
             try:
-                sources.append(open_source(weight))
+                sources.append(open_source(weight, len(place.weights)))
             except FileNotFoundError:
                 message = f"{weight.name} is missing, and with it its tensors"
                 findings.append(Finding(_MISSING, Severity.ERROR, message, str(weight.parent), hint="download it"))
