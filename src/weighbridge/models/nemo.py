@@ -41,7 +41,7 @@ def open_nemo(
             raise FormatError("a data file is missing", path=source.name, expected=missing[0])
         index, tensors = open_chunks(chunks, [archive.window(name) for name in files])
         return replace(index, files=(*index.files, source), data_start=(0,) * (len(index.files) + 1)), tensors, ()
-    if len(archive.weights) > 1:
+    if any(name != nemo.WEIGHTS for name in archive.weights):
         parts = [torch_zip.parse(archive.window(name)) for name in archive.weights]
         index, joined, left_out = join_ranks(place, parts, archive.config)
         return replace(index, files=(*index.files, source), data_start=(0,) * (len(index.files) + 1)), joined, left_out

@@ -34,9 +34,11 @@ _SUFFIX: Final = ".pt"
 
 
 def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> Joined:
-    """The weights of `place`. `sources`: those of `place.weights`; further ones are added. FormatError if the files
-    aren't one complete checkpoint, and aren't opened `apart`."""
-    return _open_apart(place, sources) if apart else OPENERS[place.trainer](place, sources)
+    """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above, for the
+    files in a folder. FormatError if the files aren't one complete checkpoint."""
+    if apart and place.path.is_dir():
+        return _open_apart(place, sources)
+    return OPENERS[place.trainer](place, sources)
 
 
 def _open_apart(place: Place, sources: list[Source]) -> Joined:

@@ -67,7 +67,7 @@ def open_zero(
     universal = [s for s in sources if Path(s.name).name == zero.UNIVERSAL_FILE]
     indexes = (*states.indexes, *map(opening.parse, universal))
     weights = _universal(states, indexes) if universal else join_states(place.path, states)
-    tensors = JoinedTensors(weights, lambda weight: _node(weight, indexes))
+    tensors = JoinedTensors(weights, lambda weight: node_of(weight, indexes))
     entries = (_entry(name, weight) for name, weight in weights.items())
     return joined_index(indexes, entries), tensors, tuple(_left_out(states, weights))
 
@@ -111,7 +111,7 @@ def _entry(name: str, weight: zero.JoinedWeight) -> tuple[int, Entry]:
     return piece.file, Entry(name, spec.dtype, spec.shape, offset, spec.nbytes, piece.entry.file)
 
 
-def _node(weight: zero.JoinedWeight, indexes: Sequence[Index]) -> Node:
+def node_of(weight: zero.JoinedWeight, indexes: Sequence[Index]) -> Node:
     from weighbridge.models.tensor_parallel.partition import gather_parts
     from weighbridge.tensors.slicing import part
 
