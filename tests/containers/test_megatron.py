@@ -16,7 +16,7 @@ from tests.containers.megatron_cases import CASES, FOLDER, STEP, expected, unpac
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.containers.torch.megatron import CUTS, FILES, Cut
+from weighbridge.containers.torch.megatron import CUTS, FILES, CutAxis
 
 torch = pytest.importorskip("torch")
 
@@ -66,7 +66,7 @@ def test_every_kind_of_parallelism_and_cut_is_recorded(recorded: Path) -> None:
         assert len({getattr(case, kind) for case in cases}) > 1, kind
     names = {name for run in CASES for name in expected(recorded / f"{run}.npz")}
     cut = {cut for tail, cut in CUTS.items() if any(name.endswith(tail) for name in names)}
-    assert cut == set(Cut)
+    assert cut == set(CutAxis)
 
 
 @pytest.mark.parametrize("run", CASES)

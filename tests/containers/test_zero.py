@@ -218,7 +218,10 @@ def _vector(count: int, number: int = 0) -> Entry:
 
 
 def _part(
-    stage: int, sizes: list[list[int]], shapes: dict[str, tuple[int, ...]], gaps: tuple[tuple[int, ...], ...] | None = None
+    stage: int,
+    sizes: list[list[int]],
+    shapes: dict[str, tuple[int, ...]],
+    gaps: tuple[tuple[int, ...], ...] | None = None,
 ) -> list[zero.ZeroPart]:
     """One tensor-parallel part; the files of its model states come first."""
     count = len(sizes) if stage == 3 else 1

@@ -1,5 +1,6 @@
 """Tensor-parallel parts of DeepSpeed's checkpoints: joined by the patterns in the model states, as Megatron-DeepSpeed
-writes them. The files are those of this test's own writer; `record_zero.py` has real ones without tensor parallelism."""
+writes them. The files are made here by another implementation, whose cuts DeepSpeed's merge_tp_slices (0.19.8) joins to
+the same weights."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 torch = pytest.importorskip("torch")
 
 LAYER = "language_model.encoder.layers.0"
+MLP, QKV = f"{LAYER}.mlp", f"{LAYER}.self_attention.query_key_value.weight"
 #: The whole weights: how each is cut, and its shape.
 WEIGHTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "language_model.embedding.word_embeddings.weight": ("vocabulary", (12, 4)),
@@ -159,7 +161,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "zero/sizes", "too few elements",
     ),
     "other shape": (
-        lambda f: _change(f / MODEL, lambda s: s["param_shapes"][0].update({f"{LAYER}.mlp.dense_4h_to_h.weight": (2, 8)})),
+        lambda f: _change(f / MODEL, lambda s: s["param_shapes"][0].update({f"{MLP}.dense_4h_to_h.weight": (2, 8)})),
         "zero/sizes", "different shapes",
     ),
     "name": (lambda f: _change(f / MODEL, lambda s: s["param_shapes"][0].pop(f"{LAYER}.input_layernorm.weight")),
@@ -185,7 +187,7 @@ PATTERNS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "average": ({"parameter_to_average_patterns": [LAYER + ".input_layernorm.weight"],
                  "tp_replicated_parameter_patterns": []}, UnsupportedError, "average"),
     "sub-parameters": (
-        {"parameter_with_sub_params": [{"patterns": [LAYER + ".self_attention.query_key_value.weight"], "shape": (3,)}]},
+        {"parameter_with_sub_params": [{"patterns": [QKV], "shape": (3,)}]},
         UnsupportedError, "parts of its own",
     ),
     "slow": ({"tp_replicated_parameter_patterns": ["(a+)+$"]}, UnsupportedError, "the pattern"),

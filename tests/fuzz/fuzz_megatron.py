@@ -1,4 +1,4 @@
-"""Invariant: any bytes as the files of two ranks of Megatron-LM give parameters that can be read, or a WeighbridgeError."""
+"""Invariant: any bytes as the files of two ranks of Megatron-LM give parameters that can be read, or an error."""
 
 from __future__ import annotations
 

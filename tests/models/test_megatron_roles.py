@@ -20,8 +20,8 @@ from weighbridge.models.megatron_roles import PLACES
 
 torch = pytest.importorskip("torch")
 
-_LLAMA = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-          "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "rope_theta": 10000.0,
+_LLAMA = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "rope_theta": 10000.0,
           "tie_word_embeddings": False, "hidden_act": "silu"}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**_LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
@@ -32,8 +32,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3moe": {**_LLAMA, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4,
                  "head_dim": 4, "moe_intermediate_size": 12, "num_experts_per_tok": 2, "decoder_sparse_step": 1,
                  "mlp_only_layers": []},
-    "phi3": {**_LLAMA, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "original_max_position_embeddings": 64,
-             "sliding_window": None, "pad_token_id": 0},
+    "phi3": {**_LLAMA, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3",
+             "original_max_position_embeddings": 64, "sliding_window": None, "pad_token_id": 0},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 20, "n_embd": 16, "n_layer": 2,
              "n_head": 4, "n_positions": 8, "n_ctx": 8, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"},
 }  # fmt: skip
@@ -45,7 +45,9 @@ def original(folder: Path, config: Mapping[str, Any]) -> Path:
     family = registry.family_of_hf(config)
     rng = np.random.default_rng(7)
     places = family.expansion("hf", family.sizes_from_hf(config), family.dialect("hf").prefixes[0]).places
-    needed = {n: p for n, p in places.items() if p.need is None or (n.endswith("bias") and config["model_type"] == "qwen2")}
+    needed = {
+        n: p for n, p in places.items() if p.need is None or (n.endswith("bias") and config["model_type"] == "qwen2")
+    }
     folder.mkdir(parents=True)
     save_file({n: rng.standard_normal(p.shape).astype(np.float32) for n, p in needed.items()},
               folder / "model.safetensors", {"format": "pt"})  # fmt: skip
@@ -98,7 +100,9 @@ def parameters(folder: Path, config: Mapping[str, Any], norms: str) -> dict[str,
 def padded(model: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """With rows of padding after the vocabulary."""
     names = ("embedding.word_embeddings.weight", "output_layer.weight")
-    more = {n: np.concatenate([model[n], np.ones((PADDING, model[n].shape[1]), np.float32)]) for n in names if n in model}
+    more = {
+        n: np.concatenate([model[n], np.ones((PADDING, model[n].shape[1]), np.float32)]) for n in names if n in model
+    }
     return {**model, **more}
 
 

@@ -84,8 +84,8 @@ class Place:
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
     `.metadata`, the first file, until they are opened; `trainer`: the trainer that wrote them, a key of
-    `processes.OPENERS`. `run`: the training run with this step. `notes`: files that were ignored. `adapters`: those that a Modelfile or a store
-    adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
+    `processes.OPENERS`. `run`: the training run with this step. `notes`: files that were ignored. `adapters`: those
+    that a Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
     data, which the header in another file names."""
 
     path: Path
@@ -292,10 +292,8 @@ def _locate_in_folder(folder: Path) -> Place:
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
     if (table := _tensorflow_table(folder, names)) is not None:
         return Place(folder, (table,), folder)
-    if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
-        return replace(_locate_distributed(folder / inside), folder=folder)
-    if ranks := megatron_files(folder):
-        return Place(folder, ranks, folder, parts=True, trainer="megatron")
+    if (below := _locate_below(folder)) is not None:
+        return below
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
     if (step := _locate_step(folder)) is not None:
@@ -320,6 +318,14 @@ def _locate_in_folder(folder: Path) -> Place:
     elif any(name.endswith(DCP_DATA) for name in names):
         hint = f"it has {DCP_DATA} files but no {DCP_METADATA}, which is written last: the save didn't finish"
     raise UsageError(f"{folder} holds no weights", hint=hint)
+
+
+def _locate_below(folder: Path) -> Place | None:
+    """Finds the files of NeMo or Megatron-LM in subfolders. None if there are none."""
+    if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
+        return replace(_locate_distributed(folder / inside), folder=folder)
+    ranks = megatron_files(folder)
+    return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
 
 
 def _tensorflow_table(folder: Path, names: Collection[str]) -> Path | None:

@@ -1,5 +1,5 @@
-"""Opens Megatron-LM's checkpoints in the format of torch: the whole parameters, joined from the parts of all ranks while
-they are read.
+"""Opens Megatron-LM's checkpoints in the format of torch: the whole parameters, joined from the parts of all ranks
+while they are read.
 
     open_megatron(place, sources)    the index of the whole parameters, these as nodes, and the parts left out
 
@@ -34,7 +34,9 @@ def read_ranks(indexes: Sequence[Index], config: str = "") -> list[megatron.Rank
     """Reads the content of every rank's file. `config`: NeMo's settings."""
     settings = nemo.settings(config)
     folders = (Path(index.files[0].name).parent.name.rpartition("::")[2] for index in indexes)
-    return [megatron.rank_states(i, n, folder, settings) for n, (i, folder) in enumerate(zip(indexes, folders, strict=True))]
+    return [
+        megatron.rank_states(i, n, folder, settings) for n, (i, folder) in enumerate(zip(indexes, folders, strict=True))
+    ]
 
 
 def config_of(folder: Path) -> str:

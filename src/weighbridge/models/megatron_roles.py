@@ -3,8 +3,8 @@
     from_megatron(model)    the model under canonical names; None if its names aren't Megatron-LM's, or without a table
 
 Megatron-LM's names are the same for every model, so one table of roles serves all families. `linear_qkv` has for each
-head of keys the rows of its queries, its key and its value; a gated `linear_fc1` has all rows of the gate, then those of
-the up projection. Distributed checkpoints stack layers and experts. Rows of the vocabulary beyond the config's are
+head of keys the rows of its queries, its key and its value. A gated `linear_fc1` has all rows of the gate, then those
+of the up projection. Distributed checkpoints stack layers and experts. Rows of the vocabulary beyond the config's are
 padding.
 """
 
@@ -39,43 +39,39 @@ class RolePlace(NamedTuple):
     part: int | None = None
 
 
-def _places() -> dict[str, RolePlace]:
-    """The roles of weights and biases."""
-    both = {
-        "norm": (("decoder.final_layernorm.{}", "decoder.final_norm.{}"), None),
-        "attn_norm": (("{l}.input_layernorm.{}", "{l}.self_attention.linear_qkv.layer_norm_{}"), None),
-        "ffn_norm": (("{l}.pre_mlp_layernorm.{}", "{l}.mlp.linear_fc1.layer_norm_{}"), None),
-        "q_norm": (("{l}.self_attention.q_layernorm.{}",), None),
-        "k_norm": (("{l}.self_attention.k_layernorm.{}",), None),
-        **{role: (("{l}.self_attention.linear_qkv.{}",), 0) for role in _QKV},
-        "o": (("{l}.self_attention.linear_proj.{}",), None),
-        **{role: (("{l}.mlp.linear_fc1.{}",), n) for n, role in enumerate(("gate", "up"))},
-        "down": (("{l}.mlp.linear_fc2.{}",), None),
-    }
-    experts = {
-        "gate_exp": ("linear_fc1", 0), "up_exp": ("linear_fc1", 1), "down_exp": ("linear_fc2", None)
-    }  # fmt: skip
-    return {
+# The places of weights that also have biases, with `{}` for either; those that have none.
+_BOTH: Final = {
+    "norm": RolePlace(("decoder.final_layernorm.{}", "decoder.final_norm.{}")),
+    "attn_norm": RolePlace(("{l}.input_layernorm.{}", "{l}.self_attention.linear_qkv.layer_norm_{}")),
+    "ffn_norm": RolePlace(("{l}.pre_mlp_layernorm.{}", "{l}.mlp.linear_fc1.layer_norm_{}")),
+    "q_norm": RolePlace(("{l}.self_attention.q_layernorm.{}",)),
+    "k_norm": RolePlace(("{l}.self_attention.k_layernorm.{}",)),
+    **dict.fromkeys(_QKV, RolePlace(("{l}.self_attention.linear_qkv.{}",), 0)),
+    "o": RolePlace(("{l}.self_attention.linear_proj.{}",)),
+    "gate": RolePlace(("{l}.mlp.linear_fc1.{}",), 0),
+    "up": RolePlace(("{l}.mlp.linear_fc1.{}",), 1),
+    "down": RolePlace(("{l}.mlp.linear_fc2.{}",)),
+}
+_EXPERT: Final = ("{l}.mlp.experts.local_experts.{e}.LAYER.weight", "{l}.mlp.experts.LAYER.weight{e}",
+                  "{l}.mlp.experts.experts.LAYER.weight")  # fmt: skip
+#: The parameters of roles.
+PLACES: Final[Mapping[str, RolePlace]] = MappingProxyType(
+    {
         "embed": RolePlace(("embedding.word_embeddings.weight",)),
         "position": RolePlace(("embedding.position_embeddings.weight",)),
         "head": RolePlace(("output_layer.weight",)),
         "router": RolePlace(("{l}.mlp.router.weight",)),
-        **{role: RolePlace(tuple(t.replace("{}", "weight") for t in tails), n) for role, (tails, n) in both.items()},
         **{
-            f"{role}_bias": RolePlace(tuple(t.replace("{}", "bias") for t in tails), n)
-            for role, (tails, n) in both.items()
+            f"{role}{end}": RolePlace(tuple(tail.replace("{}", kind) for tail in place.tails), place.part)
+            for role, place in _BOTH.items() for kind, end in (("weight", ""), ("bias", "_bias"))
         },
         **{
-            role: RolePlace((f"{{l}}.mlp.experts.local_experts.{{e}}.{layer}.weight",
-                             f"{{l}}.mlp.experts.{layer}.weight{{e}}",
-                             f"{{l}}.mlp.experts.experts.{layer}.weight"), n)
-            for role, (layer, n) in experts.items()
+            role: RolePlace(tuple(tail.replace("LAYER", layer) for tail in _EXPERT), part)
+            for role, layer, part in (("gate_exp", "linear_fc1", 0), ("up_exp", "linear_fc1", 1),
+                                      ("down_exp", "linear_fc2", None))
         },
-    }  # fmt: skip
-
-
-#: The parameters of roles.
-PLACES: Final[Mapping[str, RolePlace]] = MappingProxyType(_places())
+    }
+)  # fmt: skip
 _LAYERS: Final = "decoder.layers"
 _EMBEDDING: Final = PLACES["embed"].tails[0]
 _VOCABULARY: Final = frozenset({"embed", "head"})
@@ -115,23 +111,27 @@ class _Parameters:
 
     def node(self, place: TensorSlot) -> Node | None:
         """The tensor of a slot; None if the model lacks it."""
-        from weighbridge.tensors.nodes import concat, reshape
-        from weighbridge.tensors.slicing import part
+        from weighbridge.tensors.nodes import concat
 
-        instances, width = place.instances, place.shape[-1] if len(place.shape) > 1 else 1
-        rows = math.prod(place.shape) // width
+        instances, rows = place.instances, math.prod(place.shape[: max(len(place.shape) - 1, 1)])
         nodes = []
         for role, index in instances:
             node = self._role(role, dict(zip(place.indices, index, strict=True)), rows // len(instances))
             if node is None:
                 return None
             nodes.append(node)
-        joined: Node = concat(nodes)
-        if instances[0][0] in _VOCABULARY and (more := joined.spec.shape[0] - rows) > 0:
+        return self._fitted(concat(nodes), place, rows if instances[0][0] in _VOCABULARY else 0)
+
+    def _fitted(self, joined: Node, place: TensorSlot, vocabulary: int) -> Node:
+        """The tensor in the shape of its slot. `vocabulary`: the rows after which there is padding; 0 for none."""
+        from weighbridge.tensors.nodes import reshape
+        from weighbridge.tensors.slicing import part
+
+        if vocabulary and (more := joined.spec.shape[0] - vocabulary) > 0:
             size = joined.spec.nbytes // joined.spec.shape[0] * more
             self.padding.append(Dropped(place.name, "padding", "rows beyond the vocabulary", more, size))
-            joined = part(joined, 0, rows)
-        if joined.spec.elements != rows * width or (width > 1 and joined.spec.shape[-1] != width):
+            joined = part(joined, 0, vocabulary)
+        if joined.spec.elements != math.prod(place.shape) or joined.spec.shape[1:] != place.shape[1:][-1:]:
             raise FormatError("a tensor of another shape than config.json's", path=str(self.model.place.path),
                               field=place.name, expected=list(place.shape), found=list(joined.spec.shape))  # fmt: skip
         return reshape(joined, place.shape)
@@ -143,7 +143,7 @@ class _Parameters:
         place = PLACES.get(role)
         found = (self._find(tail, index) for tail in (place.tails if place else ()))
         node = next((node for node in found if node is not None), None)
-        if place is None or node is None or node.spec.shape[0] == rows and place.part is None:
+        if place is None or node is None:
             return node
         if role.removesuffix("_bias") in _QKV:
             return take(node, 0, self._rows_of_heads(node.spec.shape[0], _QKV[role.removesuffix("_bias")]))

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 
-def open_nemo(
-    place: Place, sources: Sequence[Source]
-) -> tuple[Index, Mapping[str, Node], tuple[Dropped, ...]]:
+def open_nemo(place: Place, sources: Sequence[Source]) -> tuple[Index, Mapping[str, Node], tuple[Dropped, ...]]:
     """The whole tensors of an archive. `sources`: the archive. FormatError if its files aren't one model."""
     (source,) = sources
     if opening.format_of(source).name != nemo.NAME:
@@ -39,11 +37,16 @@ def open_nemo(
         files = [nemo.FOLDER + name for name in (".metadata", *chunks.files)]
         if missing := [name for name in files if name not in archive.members]:
             raise FormatError("a data file is missing", path=source.name, expected=missing[0])
-        index, tensors = open_chunks(chunks, [archive.window(name) for name in files])
-        return replace(index, files=(*index.files, source), data_start=(0,) * (len(index.files) + 1)), tensors, ()
+        index, whole = open_chunks(chunks, [archive.window(name) for name in files])
+        return _closing(index, source), whole, ()
     if any(name != nemo.WEIGHTS for name in archive.weights):
-        parts = [torch_zip.parse(archive.window(name)) for name in archive.weights]
-        index, joined, left_out = join_ranks(place, parts, archive.config)
-        return replace(index, files=(*index.files, source), data_start=(0,) * (len(index.files) + 1)), joined, left_out
+        ranks = [torch_zip.parse(archive.window(name)) for name in archive.weights]
+        index, joined, left_out = join_ranks(place, ranks, archive.config)
+        return _closing(index, source), joined, left_out
     index = nemo.parse(source)
     return index, StoredTensors(index), ()
+
+
+def _closing(index: Index, source: Source) -> Index:
+    """The index of windows of a file, which it closes."""
+    return replace(index, files=(*index.files, source), data_start=(0,) * (len(index.files) + 1))

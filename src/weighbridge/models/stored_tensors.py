@@ -48,7 +48,7 @@ def node_builder(index: Index) -> Callable[[Entry], Node]:
 
 
 def joined_index(indexes: Sequence[Index], entries: Iterable[tuple[int, Entry]]) -> Index:
-    """One index of the files of several. `entries`: the tensors, each with the number of the index that has its file."""
+    """One index of the files of several. `entries`: the tensors, each with the number of the index of its file."""
     starts = [0, *accumulate(len(index.files) for index in indexes)]
     files = tuple(source for index in indexes for source in index.files)
     shifted = tuple(msgspec.structs.replace(entry, file=starts[n] + entry.file) for n, entry in entries)

@@ -94,7 +94,10 @@ def _write(tensor: str, out: str, options: GetCommand) -> int:
         )
     if raw or suffix != ".npy":
         refuse_others("stored bytes", options, ("dtype",), hint="numbers go to .npy")
-    with get.Picked(tensor, options.slice, dtype, raw or suffix != ".npy", options.step) as picked, Progress() as progress:
+    with (
+        get.Picked(tensor, options.slice, dtype, raw or suffix != ".npy", options.step) as picked,
+        Progress() as progress,
+    ):
         if options.dry_run:
             return get.size_of(picked)
         return get.save(picked, out, overwrite=options.overwrite, progress=progress)

@@ -54,7 +54,7 @@ _EXTRA: Final = "_extra_state"
 _LAYERS: Final = frozenset({"decoder.layers.", "language_model.encoder.layers.", "language_model.transformer.layers."})
 
 
-class Cut(Enum):
+class CutAxis(Enum):
     """How the tensor-parallel ranks share a parameter."""
 
     WHOLE = "whole"
@@ -63,7 +63,7 @@ class Cut(Enum):
     GATED = "gated"  # rows; a gated MLP's are two equal parts
 
 
-def _table() -> dict[str, Cut]:
+def _table() -> dict[str, CutAxis]:
     rows = """word_embeddings.weight word_embeddings_for_head.weight output_layer.weight output_layer.bias
         linear_qkv.weight linear_qkv.bias linear_q.weight linear_q.bias linear_kv.weight linear_kv.bias
         linear_q_proj.weight linear_q_up_proj.weight linear_kv_up_proj.weight eh_proj.weight
@@ -75,7 +75,7 @@ def _table() -> dict[str, Cut]:
     whole = """linear_proj.bias linear_fc2.bias self_attention.dense.bias attention.dense.bias dense_4h_to_h.bias
         position_embeddings.weight tokentype_embeddings.weight router.weight router.bias router.expert_bias
         shared_experts.gate_weight rotary_pos_emb.inv_freq"""
-    listed = ((rows, Cut.ROWS), (columns, Cut.COLUMNS), (gated, Cut.GATED), (whole, Cut.WHOLE))
+    listed = ((rows, CutAxis.ROWS), (columns, CutAxis.COLUMNS), (gated, CutAxis.GATED), (whole, CutAxis.WHOLE))
     return {tail: cut for tails, cut in listed for tail in tails.split()}
 
 
@@ -223,6 +223,14 @@ def faults(states: Sequence[RankStates]) -> Iterator[MegatronFault]:
         yield MegatronFault("missing", f"no file of {missing[0]}{more}", "")
 
 
+def faults_with_tensors(states: Sequence[RankStates], folder: str) -> Iterator[MegatronFault]:
+    """As `faults`, at `folder` if not in one file. FormatError, UnsupportedError if the tensors don't fit together."""
+    found = [fault if fault.path else fault._replace(path=folder) for fault in faults(states)]
+    yield from found
+    if not found:
+        join(states)
+
+
 def _missing(sizes: MegatronSizes, present: Collection[MegatronRank]) -> list[MegatronRank]:
     """The ranks without a file. If fewer ranks share an expert than a layer, only some combinations of tensor- and
     expert-parallel ranks exist, and each number of either kind has to occur."""
@@ -310,23 +318,23 @@ class _Stage:
             if part.entry.spec != spec:
                 raise FormatError("ranks have different shapes of a tensor", path=rank.path, field=name,
                                   expected=str(spec), found=str(part.entry.spec))  # fmt: skip
-        cut = Cut.WHOLE if len(parts) == 1 else self._cut(name)
-        halves = self._halves(name) if cut is Cut.GATED else 1
-        if cut is Cut.WHOLE:
+        cut = CutAxis.WHOLE if len(parts) == 1 else self._cut(name)
+        halves = self._halves(name) if cut is CutAxis.GATED else 1
+        if cut is CutAxis.WHOLE:
             return MegatronWeight(spec, None, 1, parts[:1])
-        axis = 1 if cut is Cut.COLUMNS else 0
+        axis = 1 if cut is CutAxis.COLUMNS else 0
         if axis >= len(spec.shape) or spec.shape[axis] % halves:
             raise FormatError("not a shape that ranks share", path=self.path, field=name, found=str(spec))
         shape = (*spec.shape[:axis], spec.shape[axis] * len(parts), *spec.shape[axis + 1 :])
         return MegatronWeight(spec.with_shape(*shape), axis, halves, parts)
 
-    def _cut(self, name: str) -> Cut:
+    def _cut(self, name: str) -> CutAxis:
         plain = re.sub(r"\d+$", "", name)  # grouped experts are numbered
         tails = (plain.split(".", plain.count(".") - n)[-1] for n in (2, 1) if plain.count(".") >= n)
         cut = next((CUTS[tail] for tail in tails if tail in CUTS), None)
         if cut is None and not _NORM.search(plain):
             raise UnsupportedError(f"{self.path}: it isn't known how ranks share {name}")
-        return cut or Cut.WHOLE
+        return cut or CutAxis.WHOLE
 
     def _halves(self, name: str) -> int:
         """2 for the first layer of a gated MLP, by the columns of the second layer."""

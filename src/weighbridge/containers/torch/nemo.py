@@ -117,22 +117,25 @@ def parse(source: Source) -> Index:
             raise UnsupportedError(f"{source.name}: a distributed checkpoint of zarr arrays",
                                    hint="convert it to torch_dist with NeMo")  # fmt: skip
         raise FormatError("the archive has no weights", path=source.name, expected=WEIGHTS, found=found)
+    return _stored(archive, metadata)
+
+
+def _stored(archive: NemoArchive, metadata: dict[str, Any]) -> Index:
+    """The tensors of all files of torch.save."""
+    files: list[Source] = [archive.source]
+    entries: list[Entry] = []
     indexes = {name: torch_zip.parse(archive.window(name)) for name in archive.weights}
-    files: list[Source] = [source]
-    listed: list[Entry] = []
     for name, index in indexes.items():
-        front = name.removesuffix(WEIGHTS).replace("/", ".")
-        start = archive.members[name].start
+        front, start = name.removesuffix(WEIGHTS).replace("/", "."), archive.members[name].start
         for entry in index:
             file, offset = (len(files) + entry.file - 1, entry.offset) if entry.file else (0, start + entry.offset)
-            listed.append(msgspec.structs.replace(entry, name=front + entry.name, offset=offset, file=file))
+            entries.append(msgspec.structs.replace(entry, name=front + entry.name, offset=offset, file=file))
         files += index.files[1:]
-    first = next(iter(indexes.values()))
     if len({index.byte_order for index in indexes.values()}) > 1:
-        raise UnsupportedError(f"{source.name}: ranks of different byte orders")
-    findings = tuple(finding for index in indexes.values() for finding in index.findings)
-    return replace(first, format=NAME, files=tuple(files), entries=tuple(listed), metadata={**metadata, **first.metadata},
-                   data_start=(0,) * len(files), findings=findings)  # fmt: skip
+        raise UnsupportedError(f"{archive.source.name}: ranks of different byte orders")
+    first, findings = indexes[archive.weights[0]], tuple(f for index in indexes.values() for f in index.findings)
+    return replace(first, format=NAME, files=tuple(files), entries=tuple(entries), findings=findings,
+                   metadata={**metadata, **first.metadata}, data_start=(0,) * len(files))  # fmt: skip
 
 
 def _first_chunks(archive: NemoArchive, chunks: dcp.DcpMetadata) -> Iterator[Entry]:

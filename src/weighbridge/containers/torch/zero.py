@@ -26,12 +26,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from weighbridge.base.dtypes import F32, DType
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.dtypes import F32
+from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import DIMS, SHARDS
 from weighbridge.base.spec import Shape, Spec
-from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
+from weighbridge.containers.torch.zero_parts import (
+    RULES,
+    JoinedWeight,
+    PartRules,
+    ZeroPiece,
+    ZeroWeight,
+    joined_parts,
+    part_rules,
+    whole,
+)
 from weighbridge.unpickle.tree import TensorLeaf
 
 #: The folder of a universal checkpoint's weights, and a weight's file in it.
@@ -47,13 +56,6 @@ _SHARDED: Final = 3
 Weight = TypeVar("Weight")
 _ALIGNED: Final = 2  # x processes: the size that a group of stages 1 and 2 is padded to
 _MOST: Final = 1 << 63
-# How tensor-parallel parts are joined: patterns of names, by the way. The last are computed from all parts.
-_RULES: Final = "universal_checkpoint_info"
-_PATTERNS: Final = (
-    "tp_replicated_parameter_patterns", "parameter_with_row_parallelism_patterns",
-    "parameter_with_2_sub_params_cat_dim_0", "vocabulary_parameter_patterns", "parameter_to_average_patterns",
-)  # fmt: skip
-_SIMPLE: Final = re.compile(r"\^?(?:[A-Za-z_.-]|\\d\+(?!\d)|\\\.|\d)*\$?", re.ASCII)
 #: The hint of every fault.
 AGAIN: Final = "copy the whole folder again, or use another step"
 
@@ -74,49 +76,10 @@ def _numbers(path: str) -> tuple[int, int]:
     return (int(match["part"]), int(match["rank"] or 0)) if match else (0, 0)
 
 
-class ZeroPiece(NamedTuple):
-    """`length` elements of a stored tensor from element `start` on; `file`: the number of the index that has it."""
-
-    file: int
-    entry: Entry
-    start: int
-    length: int
-
-
-class ZeroWeight(NamedTuple):
-    """A whole weight, or its tensor-parallel part. `stored`: the type of its pieces, which are read as `spec.dtype`."""
-
-    spec: Spec
-    stored: DType
-    pieces: tuple[ZeroPiece, ...]
-
-
-class JoinedWeight(NamedTuple):
-    """A whole weight of tensor-parallel parts along an axis; None if the first part is whole. `halves`: into how many
-    equal parts each is divided first. `spec` may have fewer rows than the parts: those after it are padding."""
-
-    spec: Spec
-    axis: int | None
-    halves: int
-    parts: tuple[ZeroWeight, ...]
-
-
-class PartRules(NamedTuple):
-    """The names of the weights that aren't cut by rows into tensor-parallel parts. `rows`: of a vocabulary, without
-    its padding."""
-
-    whole: re.Pattern[str]
-    columns: re.Pattern[str]
-    halves: re.Pattern[str]
-    vocabulary: re.Pattern[str]
-    unknown: re.Pattern[str]
-    rows: int | None
-
-
 @dataclass(frozen=True)
 class ModelStates:
-    """The content of a file of model states. `file`: the number of its index. `shapes`: of the weights, by group of the optimizer. `module`: the
-    tensors used in training, in 16 bits; none in stage 3."""
+    """The content of a file of model states. `file`: the number of its index. `shapes`: of the weights, by group of the
+    optimizer. `module`: the tensors used in training, in 16 bits; none in stage 3. `rules`: of tensor-parallel parts."""
 
     path: str
     file: int
@@ -166,7 +129,7 @@ def model_states(file: int, index: Index, value: Any) -> ModelStates:
         _entries(index, fragments if isinstance(fragments, dict) else {}),
         _entries(index, {name: module[name] for name in names if name in module}),
         {str(alias): str(source) for alias, source in pairs}, _entries(index, module),
-        step if type(step) is int else None, _rules(top.get(_RULES), path),
+        step if type(step) is int else None, part_rules(top.get(RULES), path),
     )  # fmt: skip
 
 
@@ -211,29 +174,6 @@ def _step(index: Index, state: Mapping[Any, Any]) -> int | None:
         (number,) = struct.unpack(f"{index.byte_order}f", raw)
         return int(number) if number.is_integer() else None
     return inner if type(inner) is int else None
-
-
-def _rules(value: Any, path: str) -> PartRules | None:
-    """The rules in `universal_checkpoint_info`, lists of patterns; None without it."""
-    if not isinstance(value, dict):
-        return None
-    nested = value.get("parameter_with_sub_params")
-    unknown = [p for shape in nested if isinstance(shape, dict) for p in shape.get("patterns", ())] if nested else []
-    rows = value.get("original_vocab_size")
-    whole, columns, halves, vocabulary, average = (value.get(key) or [] for key in _PATTERNS)
-    listed = (whole, columns, halves, vocabulary, [*average, *unknown])
-    return PartRules(*(_pattern(patterns, path) for patterns in listed), rows if type(rows) is int else None)
-
-
-def _pattern(patterns: Any, path: str) -> re.Pattern[str]:
-    """Names that begin like one of `patterns`, which are regular expressions: texts with `\\d+`, whose dots are dots.
-    Others are refused, because matching them may take exponential time."""
-    out = []
-    for pattern in patterns if isinstance(patterns, list | tuple) else [patterns]:
-        if not isinstance(pattern, str) or not _SIMPLE.fullmatch(pattern):
-            raise UnsupportedError(f"{path}: the pattern {str(pattern)[:80]!r} in {_RULES}")
-        out.append(r"\d+".join(re.escape(part.replace("\\.", ".")) for part in pattern.split(r"\d+")))
-    return re.compile("|".join(out) if out else r"(?!)", re.ASCII)
 
 
 def _dict(value: Any, path: str, name: str) -> dict[Any, Any]:
@@ -317,13 +257,11 @@ def _faults_of(part: ZeroPart, ranks: int, stage: int) -> Iterator[ZeroFault]:
     name = f" in mp_rank_{part.number:02}" if part.number else ""
     missing = [n for n in range(ranks) if n not in part.optimizer]
     if missing or not part.optimizer:
-        listed = ", ".join(map(str, missing[:8])) or "all"
-        yield ZeroFault("missing", f"the parts of the weights of process {listed} of {ranks or 'all'} are missing{name}",
-                        "")  # fmt: skip
+        listed = f"{', '.join(map(str, missing[:8])) or 'all'} of {ranks or 'all'}"
+        yield ZeroFault("missing", f"the parts of the weights of process {listed} are missing{name}", "")
     for rank, state in part.optimizer.items():
         if rank >= ranks:
-            message = f"of process {rank}, and the others are {ranks}: it is of another run"
-            yield ZeroFault("mixed", message, state.path)
+            yield ZeroFault("mixed", f"of process {rank}, and the others are {ranks}: it is of another run", state.path)
     expected = ranks if stage == _SHARDED else 1
     if len(part.models) < expected or not part.models:
         message = f"{expected - len(part.models)} of {expected} files of model states are missing{name}"
@@ -341,11 +279,13 @@ def _faults_between(parts: Sequence[ZeroPart]) -> Iterator[ZeroFault]:
     models = [part.models[0] for part in parts if part.models]
     first = models[0] if models else None
     if first is None or first.rules is None:
-        message = f"{len(parts)} tensor-parallel parts, and {_RULES}, which states how to join them, is missing"
+        message = f"{len(parts)} tensor-parallel parts, and {RULES}, which states how to join them, is missing"
         yield ZeroFault("parts", message, "" if first is None else first.path)
     for model in models[1:]:
         if first and [*map(list, model.shapes)] != [*map(list, first.shapes)]:
-            yield ZeroFault("parts", f"other weights than in {first.path}: stages of a pipeline aren't joined", model.path)
+            yield ZeroFault(
+                "parts", f"other weights than in {first.path}: stages of a pipeline aren't joined", model.path
+            )
 
 
 def join(parts: Sequence[ZeroPart]) -> dict[str, JoinedWeight]:
@@ -359,38 +299,10 @@ def join(parts: Sequence[ZeroPart]) -> dict[str, JoinedWeight]:
             raise FormatError("tensor-parallel parts have different weights", path=part.models[0].path, field=min(odd))
     joined = {
         name: whole(weight) if name in model.buffers
-        else _joined_parts(name, [weight, *(weights[name] for weights in others)], model.rules, model.path)
+        else joined_parts(name, [weight, *(weights[name] for weights in others)], model.rules, model.path)
         for name, weight in first.items()
     }  # fmt: skip
     return with_aliases(model, joined)
-
-
-def whole(weight: ZeroWeight) -> JoinedWeight:
-    return JoinedWeight(weight.spec, None, 1, (weight,))
-
-
-def _joined_parts(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path: str) -> JoinedWeight:
-    """A weight of tensor-parallel parts. Reference: merge_tp_slices in deepspeed/checkpoint/ds_to_universal.py."""
-    spec = parts[0].spec
-    if any((part.spec, part.stored) != (spec, parts[0].stored) for part in parts):
-        raise FormatError("tensor-parallel parts have different shapes", path=path, field=name,
-                          found=[list(part.spec.shape) for part in parts[:8]])  # fmt: skip
-    if rules.whole.match(name):
-        return whole(parts[0])
-    if rules.unknown.match(name):
-        raise UnsupportedError(f"{path}: {name} is an average of its tensor-parallel parts, or has parts of its own")
-    halves = 2 if rules.halves.match(name) else 1
-    axis = 1 if halves == 1 and rules.columns.match(name) else 0
-    if axis >= len(spec.shape) or spec.shape[axis] % halves:
-        raise FormatError("not a shape of tensor-parallel parts", path=path, field=name, found=str(spec))
-    shape = [*spec.shape]
-    shape[axis] *= len(parts)
-    if rules.rows is not None and rules.vocabulary.match(name):
-        if not 0 < rules.rows <= shape[0]:
-            raise FormatError("more rows than the vocabulary's parts have", path=path, field=name, expected=rules.rows,
-                              found=shape[0])  # fmt: skip
-        shape[0] = rules.rows
-    return JoinedWeight(spec.with_shape(*shape), axis, halves, tuple(parts))
 
 
 def _joined_processes(part: ZeroPart) -> dict[str, ZeroWeight]:

@@ -90,15 +90,10 @@ def _rank_faults(repo: Repo) -> Iterator[MegatronFault]:
             yield megatron.MegatronFault("unread", "not every rank's file can be read", str(folder))
             continue
         try:
-            states = read_ranks(indexes, config_of(folder))
-            faults = list(megatron.faults(states))
-            yield from (fault if fault.path else fault._replace(path=str(folder)) for fault in faults)
-            if not faults:
-                megatron.join(states)
+            yield from megatron.faults_with_tensors(read_ranks(indexes, config_of(folder)), str(folder))
         except (FormatError, UnsupportedError) as error:
-            reason = error.reason if isinstance(error, FormatError) else error.message
-            field = f" ({error.field})" if isinstance(error, FormatError) and error.field else ""
-            yield megatron.MegatronFault("tensors", reason + field, getattr(error, "path", None) or str(folder))
+            reason = str(error).partition("\n")[0]
+            yield megatron.MegatronFault("tensors", reason, getattr(error, "path", None) or str(folder))
 
 
 _FAULTS: Final = {"zero": _faults, "megatron": _rank_faults}
