@@ -20,9 +20,11 @@ from weighbridge.models.megatron_roles import PLACES
 
 torch = pytest.importorskip("torch")
 
-_LLAMA = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "num_key_value_heads": 2, "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "rope_theta": 10000.0,
-          "tie_word_embeddings": False, "hidden_act": "silu"}  # fmt: skip
+_LLAMA = {
+    "vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "rope_theta": 10000.0,
+    "tie_word_embeddings": False, "hidden_act": "silu",
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**_LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
     "qwen2": {**_LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},

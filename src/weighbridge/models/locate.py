@@ -85,8 +85,8 @@ class Place:
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
     `.metadata`, the first file, until they are opened; `trainer`: the trainer that wrote them, a key of
     `processes.OPENERS`. `run`: the training run with this step. `notes`: files that were ignored. `adapters`: those
-    that a Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`: files with the tensors'
-    data, which the header in another file names."""
+    that a Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights.
+    `data`: files with the tensors' data, which the header in another file names."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -290,9 +290,7 @@ def _locate_in_folder(folder: Path) -> Place:
         else:
             files = tuple(folder / name for name in weights)
         return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
-    if (table := _tensorflow_table(folder, names)) is not None:
-        return Place(folder, (table,), folder)
-    if (below := _locate_below(folder)) is not None:
+    if (below := _locate_below(folder, names)) is not None:
         return below
     if (snapshot := _main_snapshot(folder)) is not None:
         return _locate_in_folder(snapshot)
@@ -320,8 +318,11 @@ def _locate_in_folder(folder: Path) -> Place:
     raise UsageError(f"{folder} holds no weights", hint=hint)
 
 
-def _locate_below(folder: Path) -> Place | None:
-    """Finds the files of NeMo or Megatron-LM in subfolders. None if there are none."""
+def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
+    """Finds the files of TensorFlow, NeMo or Megatron-LM in a folder with these files and subfolders. None if there are
+    none."""
+    if (table := _tensorflow_table(folder, names)) is not None:
+        return Place(folder, (table,), folder)
     if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
         return replace(_locate_distributed(folder / inside), folder=folder)
     ranks = megatron_files(folder)

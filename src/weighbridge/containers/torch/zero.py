@@ -79,7 +79,7 @@ def _numbers(path: str) -> tuple[int, int]:
 @dataclass(frozen=True)
 class ModelStates:
     """The content of a file of model states. `file`: the number of its index. `shapes`: of the weights, by group of the
-    optimizer. `module`: the tensors used in training, in 16 bits; none in stage 3. `rules`: of tensor-parallel parts."""
+    optimizer. `module`: the tensors used in training, in 16 bits; none in stage 3. `rules`: for its parts."""
 
     path: str
     file: int
