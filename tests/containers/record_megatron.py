@@ -131,7 +131,7 @@ def main() -> None:
             for file in sorted(out.glob(f"{name}-*.pickle")):
                 whole |= pickle.loads(file.read_bytes())
                 file.unlink()
-            np.savez_compressed(out / f"{name}.npz", **whole)
+            np.savez_compressed(out / f"{name}.npz", **whole)  # type: ignore[arg-type]
             print(name, len(whole), flush=True)
         with zipfile.ZipFile(GOLDEN, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             for path in sorted(p for p in out.rglob("*") if p.is_file()):

@@ -106,8 +106,11 @@ def test_ranks_are_joined(tmp_path: Path, run: str) -> None:
     assert same(tensors(folder), right)
     assert wb.verify(folder).verdict == "ok"
     lost = next(name for name in sorted(members) if name.endswith("ckpt"))
+    cut = archive(tmp_path / "lost.nemo", {n: d for n, d in members.items() if n != lost})
     with pytest.raises(FormatError, match="no file of tensor-parallel rank 0"):
-        wb.open(archive(tmp_path / "lost.nemo", {n: d for n, d in members.items() if n != lost}))
+        wb.open(cut)
+    assert "megatron/missing" in {f.rule for f in wb.verify(cut).findings}
+    assert wb.verify(tmp_path / "m.nemo").verdict == "ok"
 
 
 def distributed(folder: Path, weights: Mapping[str, np.ndarray]) -> Path:
@@ -135,8 +138,10 @@ def test_distributed_checkpoints(tmp_path: Path, weights: dict[str, np.ndarray])
     assert {row.name for row in wb.inspect(path).tensors} == right.keys()
     assert wb.verify(path).verdict == "ok"
     lost = {name: data for name, data in members.items() if not name.endswith(".distcp")}
+    cut = archive(tmp_path / "lost.nemo", {"model_config.yaml": CONFIG, **lost})
     with pytest.raises(FormatError, match="a data file is missing"):
-        wb.open(archive(tmp_path / "lost.nemo", {"model_config.yaml": CONFIG, **lost}))
+        wb.open(cut)
+    assert wb.verify(cut).verdict == "failed"
 
 
 def _link(kind: bytes, target: str) -> Callable[[tarfile.TarFile], None]:

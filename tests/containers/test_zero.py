@@ -16,6 +16,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.base import Entry
 from weighbridge.containers.torch import zero
+from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece
 
 STEP = f"global_step{STEPS}"
 #: The frozen weights, and the runs in which DeepSpeed doesn't list them.
@@ -233,11 +234,11 @@ def _part(
     return [zero.ZeroPart(0, models, states)]
 
 
-def _pieces(weight: zero.JoinedWeight) -> list[tuple[int, int, int]]:
+def _pieces(weight: JoinedWeight) -> list[tuple[int, int, int]]:
     return [(piece.file, piece.start, piece.length) for piece in weight.parts[0].pieces]
 
 
-SHAPES = {"a": (3,), "b": (5,)}
+SHAPES: dict[str, tuple[int, ...]] = {"a": (3,), "b": (5,)}
 
 
 def test_stages_1_and_2_cut_a_vector_of_all_weights() -> None:
@@ -260,7 +261,7 @@ def test_padding_between_weights_is_skipped() -> None:
 
 
 def test_a_part_with_too_many_elements() -> None:
-    piece = zero.ZeroPiece(0, _vector(4), 0, 4)
+    piece = ZeroPiece(0, _vector(4), 0, 4)
     with pytest.raises(FormatError, match="too many"):
         zero.weight("a", (3,), [piece], "file")
 

@@ -153,8 +153,8 @@ def _change(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 MODEL = "mp_rank_01_model_states.pt"
 FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "part": (lambda f: [p.unlink() for p in f.glob("*mp_rank_01*")], "zero/missing", "mp_rank_01 are missing"),
-    "process": (lambda f: next(f.glob("*pp_rank_1_mp_rank_02*")).unlink(), "zero/missing", "in mp_rank_02"),
-    "model": (lambda f: (f / MODEL).unlink(), "zero/missing", "1 of 1 files of model states"),
+    "process": (lambda f: [p.unlink() for p in f.glob("*pp_rank_1_mp_rank_02*")], "zero/missing", "in mp_rank_02"),
+    "model": (lambda f: [p.unlink() for p in f.glob(MODEL)], "zero/missing", "1 of 1 files of model states"),
     "step": (lambda f: _change(f / MODEL, lambda s: s.update(global_steps=5)), "zero/step", "step 5"),
     "shape": (
         lambda f: _change(f / MODEL, lambda s: s["param_shapes"][0].update({f"{LAYER}.input_layernorm.weight": (5,)})),
@@ -191,6 +191,8 @@ PATTERNS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         UnsupportedError, "parts of its own",
     ),
     "slow": ({"tp_replicated_parameter_patterns": ["(a+)+$"]}, UnsupportedError, "the pattern"),
+    "not lists": (dict.fromkeys(["parameter_with_sub_params", "parameter_to_average_patterns"], 7), UnsupportedError,
+                  "the pattern"),
     "no text": ({"tp_replicated_parameter_patterns": [3]}, UnsupportedError, "the pattern"),
     "rows": ({"original_vocab_size": 13}, FormatError, "more rows"),
     "columns of a vector": (

@@ -81,10 +81,11 @@ def parameters(folder: Path, config: Mapping[str, Any], norms: str) -> dict[str,
                      f"self_attention.k_layernorm.{kind}": "attention.k.norm"}  # fmt: skip
             out |= {front + key: source[f"{found}{name}.{kind}"] for key, name in plain.items()
                     if f"{found}{name}.{kind}" in source}  # fmt: skip
-            qkv = [source.get(f"{found}attention.{part}.{kind}") for part in ("q", "k", "v")]
+            names = [f"{found}attention.{part}.{kind}" for part in ("q", "k", "v")]
+            qkv = [source[name] for name in names if name in source]
             if (fused := source.get(f"{found}attention.qkv.{kind}")) is not None:
                 qkv = list(np.split(fused, 3))
-            if qkv[0] is not None:
+            if qkv:
                 parts = [part.reshape(groups, -1, *part.shape[1:]) for part in qkv]
                 joined = np.concatenate(parts, axis=1)
                 out[f"{front}self_attention.linear_qkv.{kind}"] = joined.reshape(-1, *joined.shape[2:])

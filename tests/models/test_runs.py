@@ -16,6 +16,7 @@ from tests.containers.zero_cases import unpack
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.models import runs
+from weighbridge.reports.statistics.tensor import TensorStatistics
 
 STEPS = (9, 10, 100)  # not in the order of their names
 Write = Callable[[Path, int], Path]
@@ -195,7 +196,9 @@ def test_every_command_takes_a_step(run: Run, tmp_path: Path) -> None:
     folder, _, steps = run
     assert "step 9 " in wb.inspect(folder, step=9).notes[0].message
     assert float(wb.get(f"{folder}::w", step=10)[0, 0]) == 10
-    assert wb.stats(f"{folder}::w", step=9).mean == 9
+    statistics = wb.stats(f"{folder}::w", step=9)
+    assert isinstance(statistics, TensorStatistics)
+    assert statistics.mean == 9
     report = wb.verify(folder, step=9)
     assert (report.verdict, report.path) == ("ok", str(steps[9]))
     wb.export_view(folder, tmp_path / "page.html", step=9)

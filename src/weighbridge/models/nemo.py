@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weighbridge.base.errors import FormatError
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.containers.torch import nemo
-from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import Source
 from weighbridge.models.distributed import open_chunks
 from weighbridge.models.locate import Place
@@ -34,14 +32,11 @@ def open_nemo(place: Place, sources: Sequence[Source]) -> tuple[Index, Mapping[s
         return index, StoredTensors(index), ()
     archive = nemo.read(source)
     if (chunks := archive.chunks) is not None:
-        files = [nemo.FOLDER + name for name in (".metadata", *chunks.files)]
-        if missing := [name for name in files if name not in archive.members]:
-            raise FormatError("a data file is missing", path=source.name, expected=missing[0])
-        index, whole = open_chunks(chunks, [archive.window(name) for name in files])
+        files = (archive.window(nemo.FOLDER + name) for name in (".metadata", *chunks.files))
+        index, whole = open_chunks(chunks, list(files))
         return _closing(index, source), whole, ()
     if any(name != nemo.WEIGHTS for name in archive.weights):
-        ranks = [torch_zip.parse(archive.window(name)) for name in archive.weights]
-        index, joined, left_out = join_ranks(place, ranks, archive.config)
+        index, joined, left_out = join_ranks(place, [*archive.indexes().values()], archive.config)
         return _closing(index, source), joined, left_out
     index = nemo.parse(source)
     return index, StoredTensors(index), ()

@@ -60,7 +60,10 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
     if model.format == "gguf":
         return model, []
     if (renamed := from_megatron(model)) is not None:
-        return with_nodes(renamed, renamed.resolved.save_all("hf")), [_MEGATRON]
+        from weighbridge.tensors.nodes import as_node  # late: numpy
+
+        named = renamed.resolved.save_all("hf").items()
+        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named}), [_MEGATRON]
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

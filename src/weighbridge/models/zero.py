@@ -16,6 +16,7 @@ from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.torch import zero
 from weighbridge.containers.torch.tree import read_tree
+from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
 from weighbridge.io.source import Source
 from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER, Place
 from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
@@ -57,7 +58,7 @@ def read_states(indexes: Sequence[Index]) -> ZeroStates:
 
 def open_zero(
     place: Place, sources: Sequence[Source]
-) -> tuple[Index, JoinedTensors[zero.JoinedWeight], tuple[Dropped, ...]]:
+) -> tuple[Index, JoinedTensors[JoinedWeight], tuple[Dropped, ...]]:
     """The whole weights. `sources`: those of `place.weights`. FormatError if the files aren't one complete
     checkpoint."""
     states = read_states([opening.parse(s) for s in sources if s.name.endswith((ZERO_MODEL, ZERO_OPTIMIZER))])
@@ -72,14 +73,14 @@ def open_zero(
     return joined_index(indexes, entries), tensors, tuple(_left_out(states, weights))
 
 
-def join_states(folder: Path, states: ZeroStates) -> dict[str, zero.JoinedWeight]:
+def join_states(folder: Path, states: ZeroStates) -> dict[str, JoinedWeight]:
     """The weights of stages 1 to 3. FormatError for the first reason for which the files aren't one checkpoint."""
     for fault in zero.faults(states.parts()):
         raise FormatError(fault.message, path=fault.path or str(folder), hint=zero.AGAIN)
     return zero.join(states.parts())
 
 
-def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, zero.JoinedWeight]:
+def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, JoinedWeight]:
     """The weights of a universal checkpoint: a file each, the others as in the model states. The files have whole
     weights, the model states the shapes of a tensor-parallel part."""
     part = states.parts()[0]
@@ -95,13 +96,13 @@ def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, zero.J
         entry = next((index.by_name[key] for key in _KEYS if key in index), None)
         if entry is None:
             raise FormatError("the file has no weight", path=index.files[0].name, expected=" or ".join(_KEYS))
-        piece = zero.ZeroPiece(files[name], entry, 0, entry.spec.elements)
-        whole = entry.shape if len(states.parts()) > 1 else shape
-        weights[name] = zero.weight(name, whole, [piece], index.files[0].name)
-    return {name: zero.whole(weight) for name, weight in zero.with_aliases(first, weights).items()}
+        piece = ZeroPiece(files[name], entry, 0, entry.spec.elements)
+        stored = entry.shape if len(states.parts()) > 1 else shape
+        weights[name] = zero.weight(name, stored, [piece], index.files[0].name)
+    return {name: whole(weight) for name, weight in zero.with_aliases(first, weights).items()}
 
 
-def _entry(name: str, weight: zero.JoinedWeight) -> tuple[int, Entry]:
+def _entry(name: str, weight: JoinedWeight) -> tuple[int, Entry]:
     """A weight at its first piece, and the number of its index."""
     spec, first = weight.spec, weight.parts[0]
     if not first.pieces:
@@ -111,7 +112,7 @@ def _entry(name: str, weight: zero.JoinedWeight) -> tuple[int, Entry]:
     return piece.file, Entry(name, spec.dtype, spec.shape, offset, spec.nbytes, piece.entry.file)
 
 
-def node_of(weight: zero.JoinedWeight, indexes: Sequence[Index]) -> Node:
+def node_of(weight: JoinedWeight, indexes: Sequence[Index]) -> Node:
     from weighbridge.models.tensor_parallel.partition import gather_parts
     from weighbridge.tensors.slicing import part
 
@@ -120,7 +121,7 @@ def node_of(weight: zero.JoinedWeight, indexes: Sequence[Index]) -> Node:
     return joined if joined.spec.shape == weight.spec.shape else part(joined, 0, weight.spec.shape[0])
 
 
-def _node_of_part(weight: zero.ZeroWeight, indexes: Sequence[Index]) -> Node:
+def _node_of_part(weight: ZeroWeight, indexes: Sequence[Index]) -> Node:
     from weighbridge.tensors.nodes import Const, cast, concat, flat_range, reshape
 
     if not weight.pieces:
@@ -133,7 +134,7 @@ def _node_of_part(weight: zero.ZeroWeight, indexes: Sequence[Index]) -> Node:
     return node if weight.stored is weight.spec.dtype else cast(node, weight.spec.dtype)
 
 
-def _left_out(states: ZeroStates, weights: Mapping[str, zero.JoinedWeight]) -> Iterator[Dropped]:
+def _left_out(states: ZeroStates, weights: Mapping[str, JoinedWeight]) -> Iterator[Dropped]:
     """The tensors that aren't part of the weights, by kind, and the values next to them."""
     used = {(p.file, p.entry.name) for weight in weights.values() for part in weight.parts for p in part.pieces}
     names = {model.path for model in states.models}

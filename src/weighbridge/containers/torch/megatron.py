@@ -202,7 +202,7 @@ def sizes_of(states: Sequence[RankStates]) -> MegatronSizes:
             raise FormatError("not a number of ranks", path=first.path, field=f"args.{key}", found=repr(size)[:80])
         sizes.append(size)
     shared = args.get("expert_tensor_parallel_size")
-    return MegatronSizes(*sizes, shared if type(shared) is int and shared > 0 else sizes[0])
+    return MegatronSizes(sizes[0], sizes[1], sizes[2], shared if type(shared) is int and shared > 0 else sizes[0])
 
 
 # ---- the ranks together ----------------------------------------------------------------------------------------

@@ -55,6 +55,10 @@ class NemoArchive:
         """The files of torch.save with weights, one for each rank."""
         return tuple(sorted(name for name in self.members if name.rpartition("/")[2] == WEIGHTS))
 
+    def indexes(self) -> dict[str, Index]:
+        """The tensors of the files with weights, by the files' names."""
+        return {name: torch_zip.parse(self.window(name)) for name in self.weights}
+
     @property
     def config(self) -> str:
         """The settings as text; empty if there are none."""
@@ -68,8 +72,14 @@ class NemoArchive:
 
     @property
     def chunks(self) -> dcp.DcpMetadata | None:
-        """The content of a distributed checkpoint's `.metadata`; None without one."""
-        return dcp.read(self.window(_METADATA)) if _METADATA in self.members else None
+        """The content of a distributed checkpoint's `.metadata`; None without one. FormatError if a data file is
+        missing."""
+        if _METADATA not in self.members:
+            return None
+        metadata = dcp.read(self.window(_METADATA))
+        if missing := [name for name in metadata.files if FOLDER + name not in self.members]:
+            raise FormatError("a data file is missing", path=self.source.name, expected=FOLDER + missing[0])
+        return metadata
 
 
 def read(source: Source) -> NemoArchive:
@@ -124,7 +134,7 @@ def _stored(archive: NemoArchive, metadata: dict[str, Any]) -> Index:
     """The tensors of all files of torch.save."""
     files: list[Source] = [archive.source]
     entries: list[Entry] = []
-    indexes = {name: torch_zip.parse(archive.window(name)) for name in archive.weights}
+    indexes = archive.indexes()
     for name, index in indexes.items():
         front, start = name.removesuffix(WEIGHTS).replace("/", "."), archive.members[name].start
         for entry in index:
@@ -140,9 +150,8 @@ def _stored(archive: NemoArchive, metadata: dict[str, Any]) -> Index:
 
 def _first_chunks(archive: NemoArchive, chunks: dcp.DcpMetadata) -> Iterator[Entry]:
     for name, tensor in chunks.tensors.items():
-        at = 0
-        if tensor.chunks and (member := archive.members.get(FOLDER + tensor.chunks[0].item.file)) is not None:
-            at = member.start + tensor.chunks[0].item.offset
+        item = tensor.chunks[0].item if tensor.chunks else None
+        at = archive.members[FOLDER + item.file].start + item.offset if item else 0
         yield Entry(name, tensor.spec.dtype, tensor.spec.shape, at, tensor.spec.nbytes)
 
 

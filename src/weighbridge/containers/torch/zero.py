@@ -221,7 +221,8 @@ class ZeroPart(NamedTuple):
 
 def parts_of(models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> list[ZeroPart]:
     """The files of each tensor-parallel part, in order."""
-    numbers = sorted({_numbers(file.path)[0] for file in (*models, *states)})
+    paths = [*(model.path for model in models), *(state.path for state in states)]
+    numbers = sorted({_numbers(path)[0] for path in paths})
     return [
         ZeroPart(
             number, tuple(model for model in models if _numbers(model.path)[0] == number),

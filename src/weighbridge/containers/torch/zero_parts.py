@@ -22,7 +22,8 @@ _PATTERNS: Final = (
     "tp_replicated_parameter_patterns", "parameter_with_row_parallelism_patterns",
     "parameter_with_2_sub_params_cat_dim_0", "vocabulary_parameter_patterns", "parameter_to_average_patterns",
 )  # fmt: skip
-_SIMPLE: Final = re.compile(r"\^?(?:[A-Za-z_.-]|\\d\+(?!\d)|\\\.|\d)*\$?", re.ASCII)
+_SUB_PARAMETERS: Final = "parameter_with_sub_params"
+_SIMPLE: Final = re.compile(r"(?:[A-Za-z_.-]|\\d\+(?!\d)|\\\.|\d)*", re.ASCII)
 
 
 class ZeroPiece(NamedTuple):
@@ -68,19 +69,25 @@ def part_rules(value: Any, path: str) -> PartRules | None:
     """The rules in `universal_checkpoint_info`, lists of patterns; None without it."""
     if not isinstance(value, dict):
         return None
-    nested = value.get("parameter_with_sub_params")
-    unknown = [p for shape in nested if isinstance(shape, dict) for p in shape.get("patterns", ())] if nested else []
+    shapes = (shape for shape in _listed(value.get(_SUB_PARAMETERS)) if isinstance(shape, dict))
+    apart = [pattern for shape in shapes for pattern in _listed(shape.get("patterns"))]
+    whole, columns, halves, vocabulary, average = (_listed(value.get(key)) for key in _PATTERNS)
     rows = value.get("original_vocab_size")
-    whole, columns, halves, vocabulary, average = (value.get(key) or [] for key in _PATTERNS)
-    listed = (whole, columns, halves, vocabulary, [*average, *unknown])
-    return PartRules(*(_pattern(patterns, path) for patterns in listed), rows if type(rows) is int else None)
+    return PartRules(
+        _pattern(whole, path), _pattern(columns, path), _pattern(halves, path), _pattern(vocabulary, path),
+        _pattern([*average, *apart], path), rows if type(rows) is int else None,
+    )  # fmt: skip
 
 
-def _pattern(patterns: Any, path: str) -> re.Pattern[str]:
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
+def _pattern(patterns: Sequence[Any], path: str) -> re.Pattern[str]:
     """Names that begin like one of `patterns`, which are regular expressions: texts with `\\d+`, whose dots are dots.
     Others are refused, because matching them may take exponential time."""
     out = []
-    for pattern in patterns if isinstance(patterns, list | tuple) else [patterns]:
+    for pattern in patterns:
         if not isinstance(pattern, str) or not _SIMPLE.fullmatch(pattern):
             raise UnsupportedError(f"{path}: the pattern {str(pattern)[:80]!r} in {RULES}")
         out.append(r"\d+".join(re.escape(part.replace("\\.", ".")) for part in pattern.split(r"\d+")))

@@ -15,6 +15,7 @@ from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
+    from weighbridge.containers.base import Index
     from weighbridge.containers.torch.megatron import MegatronFault
     from weighbridge.containers.torch.zero import ZeroFault
     from weighbridge.models.runs import TrainingRun
@@ -76,24 +77,37 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
             yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
 
 
-def _rank_faults(repo: Repo) -> Iterator[MegatronFault]:
-    from weighbridge.containers.torch import megatron
-    from weighbridge.models.megatron import config_of, read_ranks
+def _rank_sets(repo: Repo) -> Iterator[tuple[str, list[Index | None], str]]:
+    """The ranks of Megatron-LM in each folder and archive of NeMo: the path, the files' contents, the settings."""
+    from weighbridge.containers.torch import megatron, nemo
+    from weighbridge.models.megatron import config_of
 
     ranks: dict[Path, list[RepoFile]] = {}
-    for file in repo.files if not repo.single else ():
-        if file.base in megatron.FILES and megatron.is_rank_folder(file.path.parent.name):
+    for file in repo.files:
+        if file.base in megatron.FILES and megatron.is_rank_folder(file.path.parent.name) and not repo.single:
             ranks.setdefault(file.path.parent.parent, []).append(file)
+        if file.format == nemo.NAME and file.index is not None:
+            archive = nemo.read(file.parsed[0])
+            if any(name != nemo.WEIGHTS for name in archive.weights):
+                yield str(file.path), [*archive.indexes().values()], archive.config
     for folder, files in ranks.items():
-        indexes = [file.index for file in files if file.index is not None]
-        if len(indexes) < len(files):  # other rules report files that can't be read
-            yield megatron.MegatronFault("unread", "not every rank's file can be read", str(folder))
+        yield str(folder), [file.index for file in files], config_of(folder)
+
+
+def _rank_faults(repo: Repo) -> Iterator[MegatronFault]:
+    from weighbridge.containers.torch import megatron
+    from weighbridge.models.megatron import read_ranks
+
+    for path, indexes, config in _rank_sets(repo):
+        readable = [index for index in indexes if index is not None]
+        if len(readable) < len(indexes):  # other rules report files that can't be read
+            yield megatron.MegatronFault("unread", "not every rank's file can be read", path)
             continue
         try:
-            yield from megatron.faults_with_tensors(read_ranks(indexes, config_of(folder)), str(folder))
+            yield from megatron.faults_with_tensors(read_ranks(readable, config), path)
         except (FormatError, UnsupportedError) as error:
             reason = str(error).partition("\n")[0]
-            yield megatron.MegatronFault("tensors", reason, getattr(error, "path", None) or str(folder))
+            yield megatron.MegatronFault("tensors", reason, getattr(error, "path", None) or path)
 
 
 _FAULTS: Final = {"zero": _faults, "megatron": _rank_faults}
@@ -109,7 +123,8 @@ def _of_rule(trainer: str, rule: str, repo: Repo) -> Iterator[Flaw]:
 
 def _check(rule: str, text: str) -> Check:
     """An error about the files of a trainer's processes."""
-    return Check(rule, Severity.ERROR, text, partial(_of_rule, *rule.split("/")))
+    trainer, _, name = rule.partition("/")
+    return Check(rule, Severity.ERROR, text, partial(_of_rule, trainer, name))
 
 
 RULES: Final = (
