@@ -105,6 +105,10 @@ def test_ranks_are_joined(tmp_path: Path, run: str) -> None:
         (folder / name).write_bytes(data)
     assert same(tensors(folder), right)
     assert wb.verify(folder).verdict == "ok"
+    (tmp_path / "alone").mkdir()
+    archive(tmp_path / "alone" / "m.nemo", members)
+    assert same(tensors(tmp_path / "alone"), right)
+    assert same(tensors(tmp_path / "alone", all_parts=True), right)
     lost = next(name for name in sorted(members) if name.endswith("ckpt"))
     cut = archive(tmp_path / "lost.nemo", {n: d for n, d in members.items() if n != lost})
     with pytest.raises(FormatError, match="no file of tensor-parallel rank 0"):

@@ -150,11 +150,19 @@ def _change(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     torch.save(saved, path)
 
 
+def _remove(pattern: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for path in folder.glob(pattern):
+            path.unlink()
+
+    return change
+
+
 MODEL = "mp_rank_01_model_states.pt"
 FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
-    "part": (lambda f: [p.unlink() for p in f.glob("*mp_rank_01*")], "zero/missing", "mp_rank_01 are missing"),
-    "process": (lambda f: [p.unlink() for p in f.glob("*pp_rank_1_mp_rank_02*")], "zero/missing", "in mp_rank_02"),
-    "model": (lambda f: [p.unlink() for p in f.glob(MODEL)], "zero/missing", "1 of 1 files of model states"),
+    "part": (_remove("*mp_rank_01*"), "zero/missing", "mp_rank_01 are missing"),
+    "process": (_remove("*pp_rank_1_mp_rank_02*"), "zero/missing", "in mp_rank_02"),
+    "model": (_remove(MODEL), "zero/missing", "1 of 1 files of model states"),
     "step": (lambda f: _change(f / MODEL, lambda s: s.update(global_steps=5)), "zero/step", "step 5"),
     "shape": (
         lambda f: _change(f / MODEL, lambda s: s["param_shapes"][0].update({f"{LAYER}.input_layernorm.weight": (5,)})),

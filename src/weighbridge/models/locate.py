@@ -56,6 +56,8 @@ DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
+# The trainers whose files are archives, by suffix.
+_TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
 # The folders of a distributed checkpoint in one of NeMo: NeMo 2, NeMo 1.
 _NEMO: Final = ("weights", "model_weights")
 #: The ends of the names of DeepSpeed's files.
@@ -177,8 +179,8 @@ def locate(path: str | os.PathLike[str], step: int | None = None) -> Place:
         )
     if is_modelfile(path):
         return _locate_described(path)
-    if name.endswith(".nemo"):
-        return Place(path, (path,), path.parent, trainer="nemo")
+    if path.suffix in _TRAINERS:
+        return Place(path, (path,), path.parent, trainer=_TRAINERS[path.suffix])
     if name.endswith(".gguf") and (number := numbered(name)):
         return Place(path, _siblings(path, number), path.parent)
     if not isinstance(path, (RemotePath, StoredPath)):
@@ -289,7 +291,7 @@ def _locate_in_folder(folder: Path) -> Place:
             files = _siblings(folder / weights[0], number)
         else:
             files = tuple(folder / name for name in weights)
-        return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
+        return Place(folder, files, folder, trainer=_TRAINERS.get(suffix, ""), notes=tuple(dict.fromkeys(notes)))
     if (below := _locate_below(folder, names)) is not None:
         return below
     if (snapshot := _main_snapshot(folder)) is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.containers.torch import nemo
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 def open_nemo(place: Place, sources: Sequence[Source]) -> tuple[Index, Mapping[str, Node], tuple[Dropped, ...]]:
     """The whole tensors of an archive. `sources`: the archive. FormatError if its files aren't one model."""
-    (source,) = sources
+    source, *others = sources
+    if others:
+        raise UnsupportedError(f"{place.path}: {len(sources)} archives of one set", hint="name one of them")
     if opening.format_of(source).name != nemo.NAME:
         index = opening.parse(source)
         return index, StoredTensors(index), ()

@@ -34,9 +34,9 @@ _SUFFIX: Final = ".pt"
 
 
 def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> Joined:
-    """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above, for the
-    files in a folder. FormatError if the files aren't one complete checkpoint."""
-    if apart and place.path.is_dir():
+    """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above; the
+    files of an archive are joined. FormatError if the files aren't one complete checkpoint."""
+    if apart and place.trainer != "nemo":
         return _open_apart(place, sources)
     return OPENERS[place.trainer](place, sources)
 
