@@ -15,12 +15,12 @@ from typing import Final
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.diagnose import SizeMismatch
-from weighbridge.models.megatron_roles import from_megatron
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
 
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
+_EMBEDDING: Final = "embedding.word_embeddings.weight"  # of Megatron-LM
 _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 
 
@@ -29,7 +29,7 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     unchanged if it fits already, or if no change makes it fit."""
     if model.format in ("gguf", "ggml") or not len(model.index) or _fits(model) or model.diffusion:
         return model, []
-    if (renamed := from_megatron(model)) is not None:
+    if (renamed := _from_megatron(model)) is not None:
         return renamed, [_MEGATRON]
     for key, count, note in _corrected_counts(model):
         config = json.loads(json.dumps(model.config))
@@ -47,6 +47,15 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     return model, []
 
 
+def _from_megatron(model: OpenModel) -> OpenModel | None:
+    """The model under canonical names if its names are Megatron-LM's."""
+    if not any(entry.name.endswith(_EMBEDDING) for entry in model.index):
+        return None
+    from weighbridge.models.megatron_roles import from_megatron  # late: few models have its names
+
+    return from_megatron(model)
+
+
 def _fits(model: OpenModel) -> bool:
     try:
         return model.resolved.report.ok
@@ -59,7 +68,7 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
     them begin with the same part and no name of the family does."""
     if model.format == "gguf":
         return model, []
-    if (renamed := from_megatron(model)) is not None:
+    if (renamed := _from_megatron(model)) is not None:
         from weighbridge.tensors.nodes import as_node  # late: numpy
 
         named = renamed.resolved.save_all("hf").items()

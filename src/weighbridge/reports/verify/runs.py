@@ -79,6 +79,8 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
 
 def _rank_sets(repo: Repo) -> Iterator[tuple[str, list[Index | None], str]]:
     """The ranks of Megatron-LM in each folder and archive of NeMo: the path, the files' contents, the settings."""
+    if not any(file.format in ("torch-zip", "nemo") for file in repo.files):
+        return
     from weighbridge.containers.torch import megatron, nemo
     from weighbridge.models.megatron import config_of
 
@@ -95,10 +97,10 @@ def _rank_sets(repo: Repo) -> Iterator[tuple[str, list[Index | None], str]]:
 
 
 def _rank_faults(repo: Repo) -> Iterator[MegatronFault]:
-    from weighbridge.containers.torch import megatron
-    from weighbridge.models.megatron import read_ranks
-
     for path, indexes, config in _rank_sets(repo):
+        from weighbridge.containers.torch import megatron
+        from weighbridge.models.megatron import read_ranks
+
         readable = [index for index in indexes if index is not None]
         if len(readable) < len(indexes):  # other rules report files that can't be read
             yield megatron.MegatronFault("unread", "not every rank's file can be read", path)
