@@ -443,6 +443,18 @@ def test_what_the_models_dont_share_is_noted(tmp_path: Path) -> None:
         assert words in notes
 
 
+def test_a_rotation_in_another_spelling_isnt_a_difference(tmp_path: Path) -> None:
+    theta = 10000.0
+    newer = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
+    (tmp_path / "other").mkdir()
+    for value, differs in ((theta, False), (500000.0, True)):
+        config = {**newer, "rope_parameters": {"rope_type": "default", "rope_theta": value}}
+        (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+        save_file(tensors("two"), tmp_path / "other" / "model.safetensors", {"format": "pt"})
+        with wb.plan_merge(["one", tmp_path / "other"], f"{tmp_path / 'out'}/", method="linear") as plan:
+            assert any("differs in" in note for note in plan.notes) is differs
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 

@@ -172,6 +172,20 @@ RECIPES: Mapping[str, tuple[dict[str, Any], Descent]] = {
          "parameters": {"t": 0.35}},
         Descent("merged", ("tuned", "tuned-long")),
     ),
+    "slerped-by-layer": (
+        {"merge_method": "slerp", "base_model": "tuned", "models": [{"model": "tuned"}, {"model": "tuned-long"}],
+         "parameters": {"t": [{"filter": "self_attn", "value": [0, 0.5, 0.3, 0.7, 1]},
+                              {"filter": "mlp", "value": [1, 0.5, 0.7, 0.3, 0]}, {"value": 0.5}]}},
+        Descent("merged", ("tuned", "tuned-long")),
+    ),
+    "stock": (
+        {"merge_method": "model_stock", "base_model": "base", "models": [{"model": "tuned"}, {"model": "tuned-twice"}]},
+        Descent("merged", ("base", "tuned", "tuned-twice")),
+    ),
+    "karcher": (
+        {"merge_method": "karcher", "models": [{"model": n} for n in ("tuned", "tuned-long", "lora-all")]},
+        Descent("merged", ("tuned", "tuned-long", "lora-all")),
+    ),
     "ties": (
         {"merge_method": "ties", "base_model": "base", "models": _models(("tuned", 0.7), ("tuned-long", 0.4)),
          "parameters": {"density": 0.4}},

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tests.remote.servers import FileServer
 from tests.reports.lineage_models import (
     CONFIG,
@@ -121,6 +122,9 @@ def test_details(family: Family) -> None:
     assert weights["beyond"] == {"tuned-long": 1.5, "base": -0.5}
     assert weights["task"] == pytest.approx({"base": -0.2, "tuned": 0.7, "tuned-long": 0.5}, abs=0.02)
     assert weights["souped"] == pytest.approx(dict.fromkeys(("tuned", "tuned-long", "lora"), 1 / 3), abs=0.02)
+    assert weights["stock"] == pytest.approx({"base": 0.19, "tuned": 0.4, "tuned-twice": 0.41}, abs=0.05)
+    detail = report.pair("slerped-by-layer", "tuned").detail
+    assert detail == "weights that differ by matrix: tuned 0 to 1, tuned-long 0 to 1"
     lora = report.pair("lora", "base")
     assert (lora.rank, lora.targets) == (4, ("attention.q.weight", "attention.v.weight"))
     assert report.pair("lora-all", "base").rank == 16
@@ -154,6 +158,23 @@ def test_equal_models_are_the_same(base: Arrays) -> None:
     assert report.pairs[0].relation == "same"
     assert report.models[1].same_as == "base"
     assert [(row.name, row.above) for row in report.tree] == [("base", None), ("copy", "base")]
+
+
+def test_bare_weights_have_the_names_of_the_other_models_config(base: Arrays) -> None:
+    wb.quantize("base", "base-q8_0.gguf", "Q8_0")
+    wb.convert("base", "dcp", to="dcp")
+    Path("bare").mkdir()
+    (Path("bare") / "model.safetensors").write_bytes((Path("base") / "model.safetensors").read_bytes())
+    for other in ("base", "base-q8_0.gguf"):
+        for bare in ("dcp", "bare"):
+            pair = wb.lineage([bare, other]).pairs[0]
+            assert pair.relation == ("same" if other == "base" else "quantized"), (bare, other)
+
+
+def test_a_model_without_a_table_is_noted(base: Arrays) -> None:
+    Path("part").mkdir()
+    save_file({"blocks.0.w.weight": np.ones((8, 8), np.float32)}, "part/model.safetensors")
+    assert any("no table names its tensors" in note for note in wb.lineage(["base", "part"]).notes)
 
 
 def test_a_changed_norm_or_embedding_is_a_fine_tune(base: Arrays) -> None:

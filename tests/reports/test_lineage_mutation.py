@@ -176,6 +176,7 @@ def _sum(
         merged = {row.name: row for row in mixing.find_merged(fakes, pairs) if row.relation == "merged"}
         weights = {source.name: source.weight for source in merged["m"].sources} if "m" in merged else None
         assert weights == expected
+        assert expected is None or merged["m"].detail == "0.6 x + 0.4 y"  # the same weights in all matrices
 
     return check
 
@@ -199,6 +200,39 @@ def _noisy(rows: np.ndarray) -> np.ndarray:
     return _bf16(rows + 0.0015 * _rows(7))
 
 
+def _by_matrix(expected: dict[str, float] | None, *weights: tuple[float, float]) -> Callable[[], None]:
+    """Whether sums of x and y with other weights in each matrix are recognised among four models."""
+
+    def check() -> None:
+        places = [(0, chr(97 + i)) for i in range(len(weights))]
+        rows = {
+            n: [_bf16(_rows(i, 16) + 0.1 * _rows(10 * k + i, 16)) for i in range(len(weights))]
+            for k, n in enumerate("xyz", 2)
+        }
+        rows["m"] = [_bf16(a * x + b * y) for (a, b), x, y in zip(weights, rows["x"], rows["y"], strict=True)]
+        fakes = {name: _fake(name, dict(zip(places, parts, strict=True))) for name, parts in rows.items()}
+        pairs = [LineagePair(a, b, "fine-tuned", distance=0.1) for a in rows for b in rows if a < b]
+        merged = {row.name: row for row in mixing.find_merged(fakes, pairs) if row.relation == "merged"}
+        actual = {source.name: source.weight for source in merged["m"].sources} if "m" in merged else None
+        assert actual == (None if expected is None else pytest.approx(expected, abs=0.01))
+        assert merged.keys() <= {"m"}
+
+    return check
+
+
+def test_a_matrix_that_is_one_models_counts_in_the_weights_only() -> None:
+    _by_matrix({"x": 0.5, "y": 0.5}, (0, 1), (0.3, 0.7), (0.7, 0.3), (1, 0))()
+    _by_matrix(None, (0, 1), (0, 1), (1, 0), (1, 0))()
+
+
+def test_values_that_change_in_the_last_bit_are_not_in_another_order(here: Path) -> None:
+    arrays = {n: v.view(np.uint16).copy() for n, v in stored(random_model(0)).items()}
+    for values_ in arrays.values():
+        values_.ravel()[::97] ^= 1
+    folder(Path("flipped"), {n: v.view(stored({"x": np.zeros(1)})["x"].dtype) for n, v in arrays.items()})
+    assert wb.lineage(["base", "flipped"]).pairs[0].relation == "fine-tuned"
+
+
 RIGHT = {"x": 0.6, "y": 0.4}
 MIXTURES: Mapping[str, tuple[float, Callable[[], None]]] = {
     "MIX_REST": (1e-9, _sum(RIGHT, 0.1)),
@@ -210,6 +244,8 @@ MIXTURES: Mapping[str, tuple[float, Callable[[], None]]] = {
     "MIX_SIZE": (1, _sum(RIGHT, 0.1)),
     "MIX_PROOF": (10.0, _sum(None, 0.05, _noisy)),
     "MIX_FEWER": (0.1, _sum(RIGHT, 0.1)),
+    "MIX_SPHERE": (1.0, _by_matrix(None, (0.9, 0.4), (0.4, 0.9), (0.7, 0.6), (0.6, 0.7))),
+    "MIX_MATRICES": (0.0, _by_matrix(None, *[(1, 0)] * 10, (0.3, 0.7), (0.6, 0.4))),
 }
 
 

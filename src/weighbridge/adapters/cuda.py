@@ -80,12 +80,10 @@ def to_devices(
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """Yields each tensor on its device, in the given order; uses `to_torch` for other devices and for computed
     bytes. Raises UsageError for a name that no prefix in `devices` matches."""
-    places = devices_of(tensors, devices)
     out: dict[str, torch.Tensor] = {}
     reads: dict[str, list[TensorRead]] = {}
-    for name, tensor in tensors.items():
-        device = places[name]
-        node = as_node(tensor, dtype) if dtype is not None else tensor
+    for name, device in devices_of(tensors, devices).items():
+        node = as_node(tensors[name], dtype) if dtype is not None else tensors[name]
         if device is None or not is_cuda(device) or (made := _target(node, device)) is None:
             out[name] = to_torch(node, device=device)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -9,6 +10,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Finding
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.models.llamacpp import rules as llamacpp
 from weighbridge.models.mlxlm import rules as mlxlm
 from weighbridge.models.model import OpenModel
@@ -39,9 +41,21 @@ def client_of(model: OpenModel) -> str:
     return MLX_LM if is_mlx(model.json("config.json") or {}, model.metadata) else TRANSFORMERS
 
 
+def has_packed_files(model: OpenModel) -> bool:
+    """Whether weights are in files of `wb pack`, which only Weighbridge reads."""
+    return any(isinstance(file, OriginalSource) for file in model.index.files)
+
+
+def unpacking(model: OpenModel) -> str:
+    """Returns the command that makes the original files of packed ones."""
+    return f"wb unpack {shlex.quote(str(model.place.path))} DST"
+
+
 def loads(model: OpenModel) -> ClientVerdict:
     """Returns whether the program that the model's form is for loads it."""
     client = client_of(model)
+    if has_packed_files(model):
+        return ClientVerdict(client, False, f"{client} doesn't read packed files: {unpacking(model)}")
     if client == MLX_LM:
         return in_mlx_lm(model)
     if client != LLAMA_CPP:

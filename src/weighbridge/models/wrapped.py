@@ -96,8 +96,7 @@ def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:
 
 def _renamings(model: OpenModel) -> Iterator[tuple[dict[str, str], str]]:
     """Yields new names by old ones, and a note, in the order in which they are tried."""
-    names = {e.name: e.name for e in model.index}
-    removed = ""
+    names, removed = {e.name: e.name for e in model.index}, ""
     while wrapper := next((w for w in _WRAPPERS if names and all(n.startswith(w) for n in names.values())), None):
         names = {old: new.removeprefix(wrapper) for old, new in names.items()}
         removed += wrapper

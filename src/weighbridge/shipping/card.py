@@ -16,6 +16,7 @@ from weighbridge.fitting.quality import quality
 from weighbridge.models.config.card import front_matter, read_card_as_written
 from weighbridge.shipping.measured import MeasuredQuality
 from weighbridge.shipping.ollama.turns import translate
+from weighbridge.shipping.targets import run_line
 
 _LIBRARIES: Final = {"gguf": "gguf", "mlx": "mlx", "hf": "transformers"}
 _TITLES: Final = {"gguf": "GGUF", "mlx": "MLX", "hf": "safetensors"}
@@ -36,7 +37,8 @@ class CardFile:
 @dataclass(frozen=True)
 class CardFacts:
     """The facts of a card. `kind`: gguf, mlx or hf. `keys`: the metadata of a GGUF, or the same keys derived from other
-    models. `jinja`: the chat template. `quantized`: whether the weights are quantized."""
+    models. `jinja`: the chat template. `quantized`: whether the weights are quantized. `unpacked`: what `wb unpack`
+    into model/ makes of files of `wb pack`."""
 
     repository: str
     kind: str
@@ -47,6 +49,7 @@ class CardFacts:
     quantized: bool
     base_model: str | None
     measured: Mapping[str, MeasuredQuality] = field(default_factory=dict)
+    unpacked: str = ""
 
 
 def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[str, ...]]:
@@ -138,6 +141,8 @@ def _measurements(measurements: Mapping[str, MeasuredQuality]) -> Iterator[str]:
 def commands(facts: CardFacts) -> tuple[str, ...]:
     """Returns the commands that run the repository from the Hub."""
     repository = facts.repository
+    if facts.unpacked:
+        return (f"wb unpack hf://{repository} model/", *filter(None, [run_line(facts.kind, facts.unpacked)]))
     if facts.kind == "mlx":
         return (f"mlx_lm.chat --model {repository}",)
     if facts.kind == "hf":

@@ -15,6 +15,7 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import RefusedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import GIB, MIB
+from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.conversion.result import Progress
 from weighbridge.models.locate import models_in
 from weighbridge.models.model import OpenModel
@@ -101,18 +102,21 @@ def _scan(paths: dict[str, Path], options: ShipOptions) -> Iterator[str]:
 def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
     """Returns the facts of the card, from the headers of every model in the folder, and notes."""
     models = models_in(request.path) or (request.path,)
-    files, notes, first = [], [], None
+    files, notes, first, unpacked = [], [], None, ""
     for path in models:
         with open_headers(path).model as model:
             files.append(_card_file(model))
             first = first or _model_facts(model)
+            packed = next((file for file in model.index.files if isinstance(file, OriginalSource)), None)
+            if packed is not None and not unpacked:
+                unpacked = f"model/{packed.archive.name if model.format == 'gguf' else ''}"
             if model.format == "gguf" and "general.architecture" not in model.metadata:
                 notes.append(f"{path.name} has no general.architecture, so the Hub offers no app for it")
     kind, keys, jinja, special, quantized = first or ("hf", {}, None, {}, False)
     quantized = quantized or any(f.type not in ("", "F32", "F16", "BF16") for f in files)
     base = request.options.base_model
     measurements = measured_quality(request.options.measured, [request.path.name, *(file.name for file in files)])
-    facts = CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base, measurements)
+    facts = CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base, measurements, unpacked)
     return facts, tuple(notes)
 
 

@@ -185,7 +185,7 @@ def as_gguf(path: Path, type: str | None, staged: Path, arch_file: str | os.Path
         plan = plan_convert(path, staged, to="gguf", parents=True, arch_file=arch_file)
     parts = _of_language(path, planned_gguf(path, plan))
     notes = (f"converted to {parts.size:,} bytes of GGUF on the fly", *parts.notes)
-    if type is None and not several:
+    if type is None and not several and parts.file_type in ("F32", "F16", "BF16"):
         notes = (*notes, "unquantized, like the source; --type Q4_K_M quantizes it on the fly")
     return replace(parts, notes=notes)
 

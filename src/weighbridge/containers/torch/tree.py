@@ -31,12 +31,11 @@ def read_tree(index: Index) -> Any:
     if format != "torch-legacy":
         raise UnsupportedError(f"{source.name} is a {format} file, whose tensors have no structure")
     at = 0
-    for _ in range(_BEFORE_OBJECT):
+    for _ in range(_BEFORE_OBJECT + 1):
         machine = Machine(source, at)
-        machine.run()
+        value = machine.run()
         at = machine.end
-    machine = Machine(source, at)
-    return tree(machine, machine.run())
+    return tree(machine, value)
 
 
 def _distributed(index: DcpIndex) -> dict[Any, Any]:

@@ -32,6 +32,7 @@ from weighbridge.conversion.merging.vocabularies import (
     merged_vocabulary,
     read_vocabulary,
 )
+from weighbridge.models.config.settings import ROTATION_KEYS, of_config, same_rotation
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.vocab import Vocab
 from weighbridge.models.transform import packed_rename
@@ -328,8 +329,15 @@ class _Merge:
         for name, view in self.views.items():
             if extra := view.tensors.keys() - self.views[first].tensors.keys():
                 yield f"left out: {plural(len(extra), 'tensor')} that only {name} has, such as {min(extra)}"
-            kept, dropped = self.views[first].model.config, view.model.config
-            keys = sorted((kept.keys() | dropped.keys()) - _UNIMPORTANT)
-            differ = [key for key in keys if kept.get(key) != dropped.get(key)]
-            if differ:
+            if differ := differing_keys(self.views[first], view):
                 yield f"config.json is {first}'s; {name} differs in {', '.join(differ[:8])}"
+
+
+def differing_keys(a: FolderView, b: FolderView) -> list[str]:
+    """Returns the keys of config.json with other values. Rotations are compared as loaders read them."""
+    kept, dropped = a.model.config, b.model.config
+    keys = {key for key in kept.keys() | dropped.keys() if kept.get(key) != dropped.get(key)} - _UNIMPORTANT
+    if keys & ROTATION_KEYS and a.by_table and b.by_table:
+        read = [of_config(view.model.config, view.model.family) for view in (a, b)]
+        keys -= ROTATION_KEYS if same_rotation(*read) else set()
+    return sorted(keys)

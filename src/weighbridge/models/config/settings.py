@@ -41,6 +41,8 @@ RESTATED: Final = frozenset({
 })  # fmt: skip
 _ROTATION: Final = frozenset({"rope", "rope_sliding"})
 _SCALING_KEYS: Final = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
+#: Config keys of rotations: the base has two spellings.
+ROTATION_KEYS: Final = frozenset({*THETA, *LOCAL_THETA, *_SCALING_KEYS})
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -151,6 +153,11 @@ def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]
         if not _follows_from_tensors(difference, b):
             out.append(difference)
     return out
+
+
+def same_rotation(a: LoaderSettings, b: LoaderSettings) -> bool:
+    """Whether two models rotate alike, as their loaders read them."""
+    return not any(_ROTATION & {*words_of(difference.source)} for difference in differences(a, b))
 
 
 def _follows_from_tensors(difference: SettingDifference, b: LoaderSettings) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,7 +15,7 @@ from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_
 
 if TYPE_CHECKING:
     from weighbridge.base.dtypes import DType
-    from weighbridge.tensors.likeness import F64
+    from weighbridge.tensors.likeness import F64, Mixture
 
 _NEAR: Final = frozenset({"fine-tuned", "lora-merged"})
 
@@ -29,22 +30,48 @@ class Made(NamedTuple):
     detail: str
 
 
-class _Fit(NamedTuple):
+class Fit(NamedTuple):
     """The weights of a model's sources, the energy that they leave, whether that is so little that they are certain,
-    and whether it is the rounding of this model and not of one of its sources."""
+    and whether it is the rounding of this model and not of one of its sources. `extremes`: the smallest and the largest
+    weight of each source, if weights differ by matrix; `weights` are then their means."""
 
     weights: Mapping[str, float]
     residual: float
     certain: bool
     directed: bool
+    extremes: Mapping[str, tuple[float, float]] = {}
 
 
 def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Made]:
-    """Yields the models that are weighted sums. Those with few sources come first, and are no longer sources: their
-    sources are, with less rounding."""
-    fits = {name: list(possible_sums(target, samplers, pairs)) for name, target in samplers.items()}
+    """Yields the models that are weighted sums: first those with the same weights in all matrices."""
     merged: set[str] = set()
-    sums: dict[str, _Fit] = {}
+    sums = list(settled(dict(possible_fits(possible_sums, samplers, samplers, pairs)), merged))
+    yield from sums
+    sources = {name: model for name, model in samplers.items() if name not in merged}
+    rest = {name: model for name, model in sources.items() if name not in {row.name for row in sums}}
+    yield from settled(dict(possible_fits(sums_by_matrix, rest, sources, pairs)), merged)
+
+
+def possible_fits(
+    search: Callable[[Sampler, Mapping[str, Sampler], Sequence[LineagePair]], Iterator[Fit]],
+    models: Mapping[str, Sampler], samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair],
+) -> Iterator[tuple[str, list[Fit]]]:  # fmt: skip
+    """Yields the fits of each model, but for those with a rounded source whose original fits as well."""
+    originals = {p.counterpart(p.parent): p.parent for p in pairs if p.relation == "quantized" and p.parent}
+    for name, model in models.items():
+        fits = list(search(model, samplers, pairs))
+        residuals = {frozenset(fit.weights): fit.residual for fit in fits}
+        finer = [frozenset(originals.get(source, source) for source in fit.weights) for fit in fits]
+        yield name, [
+            fit for fit, sources in zip(fits, finer, strict=True)
+            if sources == fit.weights.keys() or residuals.get(sources, math.inf) > thresholds.MIX_CLEAR * fit.residual
+        ]  # fmt: skip
+
+
+def settled(fits: Mapping[str, Sequence[Fit]], merged: set[str]) -> Iterator[Made]:
+    """Yields the models that are sums by the fits of each, and adds those with known sources to `merged`. Those with
+    few sources come first, and are no longer sources: their sources are, with less rounding."""
+    sums: dict[str, Fit] = {}
     while True:
         residual = {name: [fit for fit in result if not merged & fit.weights.keys()] for name, result in fits.items()}
         best = {name: fit for name, result in residual.items() if name not in merged and (fit := best_fit(result))}
@@ -55,13 +82,20 @@ def find_merged(samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -
         name = min(sure, key=lambda each: (len(sure[each].weights), sure[each].residual))
         merged.add(name)
         sums.pop(name, None)
-        yield composite(name, "merged", sure[name].weights)
-    yield from (composite(name, "sum", fit.weights) for name, fit in sums.items())
+        yield composite(name, "merged", sure[name])
+    yield from (composite(name, "sum", fit) for name, fit in sums.items())
 
 
-def composite(name: str, relation: str, weights: Mapping[str, float]) -> Made:
-    sources = [LineageSource(source, round(weight, 4)) for source, weight in weights.items()]
+def composite(name: str, relation: str, fit: Fit) -> Made:
+    sources = [LineageSource(source, round(weight, 4)) for source, weight in fit.weights.items()]
     sources.sort(key=lambda source: (-abs(source.weight or 0), source.name))
+    if fit.extremes:
+        low_high = (
+            f"{source.name} {least:.2g} to {most:.2g}"
+            for source in sources
+            for least, most in [fit.extremes[source.name]]
+        )
+        return Made(name, relation, tuple(sources), f"weights that differ by matrix: {', '.join(low_high)}")
     parts = " + ".join(f"{source.weight:.4g} {source.name}" for source in sources)
     return Made(name, relation, tuple(sources), parts.replace("+ -", "- "))
 
@@ -77,14 +111,17 @@ def near_relatives(model: Sampler, samplers: Mapping[str, Sampler], pairs: Seque
     return [peer for peer in peers if peer is not None and not peer.lossy][: thresholds.MIX_SOURCES]
 
 
-def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[_Fit]:
+def low_rank_peers(model: Sampler, pairs: Sequence[LineagePair]) -> set[str]:
+    """Returns the models from which one differs by a LoRA: two of them are on a line with it, whatever it is."""
+    return {p.counterpart(model.name) for p in pairs if model.name in (p.a, p.b) and p.relation == "lora-merged"}
+
+
+def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Fit]:
     """Yields the sets of models whose weighted sum a model may be."""
     from weighbridge.tensors.likeness import mixture, products
 
     peers = near_relatives(model, samplers, pairs)
-    low_rank = {
-        p.counterpart(model.name) for p in pairs if model.name in (p.a, p.b) and p.relation == "lora-merged"
-    }  # fmt: skip
+    low_rank = low_rank_peers(model, pairs)
     places = common_places([model, *peers]) if len(peers) > 1 else []
     if not places:
         return
@@ -106,10 +143,10 @@ def possible_sums(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequen
                 directed = is_rounding_of(result.residual, noise[model.name], others_noise)
                 short, equal = simplest_weights(target, weights, values, model.float_type)
                 proved = result.residual <= thresholds.MIX_PROOF * result.nearest
-                yield _Fit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
+                yield Fit(short, result.residual, proved or equal >= thresholds.MIX_EQUAL, directed)
 
 
-def best_fit(fits: Sequence[_Fit]) -> _Fit | None:
+def best_fit(fits: Sequence[Fit]) -> Fit | None:
     """Returns the fit of the fewest models that leaves about the smallest rest; None if there are several, or if it
     isn't certain. Models made from the same sources fit too, but their own rounding adds to the rest."""
     limit = min((fit.residual for fit in fits), default=0.0) * thresholds.MIX_FEWER
@@ -138,21 +175,25 @@ def simplest_weights(
 ) -> tuple[Mapping[str, float], float]:
     """Returns the weights and the share of values that they reproduce; weights of two decimals if these reproduce as
     many."""
-    equal = _equal(target, _sum(weights, values), dtype)
+    equal = share_equal(target, weighted_sum(weights, values), dtype)
     short = {name: round(weight, 2) for name, weight in weights.items()}
-    if abs(sum(short.values()) - 1) < 1e-6 and (share := _equal(target, _sum(short, values), dtype)) >= equal:
+    if (
+        abs(sum(short.values()) - 1) < 1e-6
+        and (share := share_equal(target, weighted_sum(short, values), dtype)) >= equal
+    ):
         return short, share
     return weights, equal
 
 
-def _sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
+def weighted_sum(weights: Mapping[str, float], values: Mapping[str, F64]) -> F64:
     import numpy as np
 
     total: F64 = np.add.reduce([weight * values[name] for name, weight in weights.items()])
     return total
 
 
-def _equal(target: F64, predicted: F64, dtype: DType) -> float:
+def share_equal(target: F64, predicted: F64, dtype: DType) -> float:
+    """Returns the share of values that a prediction gives, once it is rounded."""
     import numpy as np
 
     from weighbridge.tensors.likeness import rounded
@@ -189,6 +230,100 @@ def sampled(model: Sampler, place: Place) -> F64:
     rows = model.rows(place, thresholds.MATRIX_ELEMENTS)
     assert rows is not None
     return rows.ravel().astype(np.float64)
+
+
+# ------------------------------------------------------------------------------------------ weights by matrix
+#
+# SLERP by layer, Model Stock, Karcher means. On a sphere the weights of a matrix don't add up to 1, so each matrix has
+# a least-squares solution of its own, without that condition. A matrix that is one source's shows nothing.
+
+
+class _Matrix(NamedTuple):
+    """The sampled values of a matrix, by model, the energy of their rounding, and the scalar products of the sources,
+    of zero and of the target, in this order."""
+
+    values: Mapping[str, F64]
+    noise: Mapping[str, float]
+    gram: F64
+
+
+class _Solved(NamedTuple):
+    """The weights of the sources in a matrix, in their order. `mixed`: None for a matrix that is one source's."""
+
+    matrix: _Matrix
+    weights: tuple[float, ...]
+    mixed: Mixture | None
+
+
+def sums_by_matrix(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[Fit]:
+    """Yields the sets of models from which each matrix of a model may be summed, with weights of its own."""
+    peers = near_relatives(model, samplers, pairs)
+    names = [peer.name for peer in peers]
+    low_rank = low_rank_peers(model, pairs)
+    matrices = list(_matrices(model, peers)) if len(peers) > 1 else []
+    for count in range(2, thresholds.MIX_SIZE + 1):
+        for subset in combinations(range(len(names)), count):
+            if count == 2 and low_rank & {names[i] for i in subset}:
+                continue
+            if solved := _solve(matrices, model.name, subset):
+                yield _fit(model, [names[i] for i in subset], solved)
+
+
+def _matrices(model: Sampler, peers: Sequence[Sampler]) -> Iterator[_Matrix]:
+    import numpy as np
+
+    from weighbridge.tensors.likeness import products
+
+    models = [*peers, model]
+    for place in common_places(models):
+        values = {each.name: sampled(each, place) for each in models}
+        *sources, target = values.values()
+        gram = products([*sources, np.zeros_like(target), target])
+        yield _Matrix(values, {each.name: rounding_of(each, [place]) for each in models}, gram)
+
+
+def _solve(matrices: Sequence[_Matrix], name: str, subset: tuple[int, ...]) -> list[_Solved]:
+    """Returns the weights of each matrix; nothing if one isn't a sum of the sources, or if too few have several. A
+    matrix that equals several sources is left out."""
+    from weighbridge.tensors.likeness import mixture
+
+    result = []
+    for matrix in matrices:
+        zero = len(matrix.gram) - 2
+        limit = thresholds.MIX_NOISE * matrix.noise[name]
+        distances = [matrix.gram[i, i] - 2 * matrix.gram[i, -1] + matrix.gram[-1, -1] for i in subset]
+        if min(distances) <= limit:
+            equal = [float(distance <= limit) for distance in distances]
+            if sum(equal) == 1:
+                result.append(_Solved(matrix, tuple(equal), None))
+            continue
+        mixed = mixture(matrix.gram, zero + 1, (*subset, zero))
+        weights = mixed.weights[:-1] if mixed is not None else ()
+        if mixed is None or mixed.residual > limit or abs(sum(weights) - 1) > thresholds.MIX_SPHERE:
+            return []
+        result.append(_Solved(matrix, weights, mixed))
+    several = sum(min(map(abs, solved.weights)) >= thresholds.MIX_WEIGHT for solved in result)
+    return result if several >= max(2, thresholds.MIX_MATRICES * len(matrices)) else []
+
+
+def _fit(model: Sampler, names: Sequence[str], rows: Sequence[_Solved]) -> Fit:
+    """Returns the sum of all matrices, certain if its values, or what it leaves, prove it."""
+    sums = [(matrix, dict(zip(names, weights, strict=True)), mixed) for matrix, weights, mixed in rows if mixed]
+    residual, nearest = (sum(getattr(mixed, part) for *_, mixed in sums) for part in ("residual", "nearest"))
+    equal = [
+        share_equal(matrix.values[model.name], weighted_sum(weights, matrix.values), model.float_type)
+        for matrix, weights, _ in sums
+    ]
+    noise = sum(matrix.noise[model.name] for matrix, *_ in sums)
+    others = [sum(weights[name] ** 2 * matrix.noise[name] for matrix, weights, _ in sums) for name in names]
+    by_source = {name: [solved.weights[i] for solved in rows] for i, name in enumerate(names)}
+    return Fit(
+        {name: sum(weights) / len(weights) for name, weights in by_source.items()},
+        residual,
+        residual <= thresholds.MIX_PROOF * nearest or sum(equal) >= thresholds.MIX_EQUAL * len(equal),
+        is_rounding_of(residual, noise, others),
+        {name: (min(weights), max(weights)) for name, weights in by_source.items()},
+    )
 
 
 # ------------------------------------------------------------------------------------------ layers of several models

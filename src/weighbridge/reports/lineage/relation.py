@@ -92,8 +92,9 @@ def relate_apart(a: Sampler, b: Sampler, layers: LayerMap, pair: LineagePair) ->
 
 
 def _permuted(a: Sampler, b: Sampler, places: Sequence[Place]) -> Sequence[str]:
-    """Returns the roles of matrices, at the same places, whose rows have the same values in another order."""
-    from weighbridge.tensors.likeness import share_of_permuted
+    """Returns the roles of matrices, at the same places, whose rows have the same values in another order. Values that
+    only changed in their last bit hardly change the order."""
+    from weighbridge.tensors.likeness import rounding_energy, share_of_permuted
 
     places = [p for p in places if p in b.matrices and a.node(p).spec.shape == b.node(p).spec.shape]
     result = {}
@@ -102,7 +103,9 @@ def _permuted(a: Sampler, b: Sampler, places: Sequence[Place]) -> Sequence[str]:
     for place in places:
         x, y = (model.rows(place, thresholds.MATRIX_ELEMENTS) for model in (a, b))
         if x is not None and y is not None and share_of_permuted(x, y) >= thresholds.PERMUTED:
-            result[place[1]] = bool((x != y).any())
+            dtype = float_type(type_of(a.node(place)))
+            noise = rounding_energy(x, dtype) if dtype is not None else 0.0
+            result[place[1]] = float(((x - y) ** 2).sum()) > thresholds.LOUD * noise
     return [role for role, moved in result.items() if moved]
 
 

@@ -49,12 +49,14 @@ class Sample:
 @dataclass(eq=False)
 class Sampler:
     """`matrices`: those inside the model that were trained for it. `extras`: embeddings, heads and norms, which similar
-    models may share. `bytes_read`: the bytes of samples, without headers. `trouble`: why samples can't be read."""
+    models may share. `by_table`: whether roles are a family's, not taken from names. `bytes_read`: the bytes of
+    samples, without headers. `trouble`: why samples can't be read."""
 
     name: str
     model: OpenModel
     matrices: Mapping[Place, LogicalTensor]
     extras: Mapping[Place, LogicalTensor]
+    by_table: bool = True
     bytes_read: int = 0
     skipped: set[Place] = field(default_factory=set)
     trouble: OSError | WeighbridgeError | None = None
@@ -159,7 +161,8 @@ def sampler_of(model: OpenModel, name: str, *, with_gguf: bool) -> Sampler:
     config's factors in them. Raises UnsupportedError for a model without matrices."""
     matrices: dict[Place, LogicalTensor] = {}
     extras: dict[Place, LogicalTensor] = {}
-    for row, node in _tensors(model, with_gguf):
+    by_table, rows = _tensors(model, with_gguf)
+    for row, node in rows:
         if node.spec.dtype.kind not in (Kind.FLOAT, Kind.BLOCK) or not node.spec.elements:
             continue
         is_matrix = len(node.spec.shape) > 1 and min(node.spec.shape) > 1
@@ -168,18 +171,18 @@ def sampler_of(model: OpenModel, name: str, *, with_gguf: bool) -> Sampler:
         raise UnsupportedError(
             f"{model.place.path} has no weight matrices to compare", hint="wb inspect lists its tensors"
         )
-    return Sampler(name, model, matrices, {place: extras[place] for place in chosen_extras(extras)})
+    return Sampler(name, model, matrices, {place: extras[place] for place in chosen_extras(extras)}, by_table)
 
 
-def _tensors(model: OpenModel, with_gguf: bool) -> list[tuple[TensorRole, LogicalTensor]]:
-    """Returns all tensors with their roles: canonical ones, or from the names if no table matches."""
+def _tensors(model: OpenModel, with_gguf: bool) -> tuple[bool, list[tuple[TensorRole, LogicalTensor]]]:
+    """Returns whether a table matches, and all tensors with their roles: canonical ones, or from the names."""
     try:
         folded = with_gguf and model.format != "gguf" and (model.family.folded or model.resolved.normalized)
         view = model.resolved.as_in_gguf if folded else model.resolved.canonical
-        return [(canonical_role(name), node) for name, node in view.items()]
+        return True, [(canonical_role(name), node) for name, node in view.items()]
     except WeighbridgeError:
         rows = [(unknown_role(name), node) for name, node in model.logical.items()]
-        return [
+        return False, [
             (row._replace(part="embedding") if any(word in row.role for word in _TOKENS) else row, node)
             for row, node in rows
         ]

@@ -70,8 +70,12 @@ MIX_EQUAL: Final = 0.8
 MIX_CLEAR: Final = 1.03
 #: and how much less a mixture of more models must leave to be preferred: roundings of similar sums are correlated.
 MIX_FEWER: Final = 1.2
+#: How far from 1 the weights of a matrix may add up to: on a sphere, models with a cosine of 0.6 reach 1.12.
+MIX_SPHERE: Final = 0.15
+#: Share of the matrices that must have several sources if weights differ by matrix. SLERP by layer often ends at one.
+MIX_MATRICES: Final = 0.25
 #: Models whose mixtures are tried: the nearest ones.
-MIX_SOURCES: Final = 12
+MIX_SOURCES: Final = 16
 #: The most models that one is taken to be merged from.
 MIX_SIZE: Final = 4
 
