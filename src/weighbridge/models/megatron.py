@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers import opening
@@ -62,16 +64,12 @@ def join_ranks(
         raise FormatError(fault.message, path=fault.path or str(place.path), hint=megatron.AGAIN)
     joined = megatron.join(states)
     weights = {name: w for name, w in joined.items() if not megatron.is_copy(name, states[0].args)}
-    entries = ((weight.parts[0].file, _entry(name, weight)) for name, weight in weights.items())
+    firsts = ((name, weight.spec, *weight.parts[0]) for name, weight in weights.items())
+    entries = ((n, msgspec.structs.replace(e, name=name, shape=spec.shape, nbytes=spec.nbytes, strides=None))
+               for name, spec, n, e in firsts)  # fmt: skip
     copies = (Dropped(name, "copy", _COPY, 1, w.spec.nbytes) for name, w in joined.items() if name not in weights)
     tensors = JoinedTensors(weights, lambda weight: _node(weight, indexes))
     return joined_index(indexes, entries), tensors, (*copies, *_left_out(place, indexes))
-
-
-def _entry(name: str, weight: megatron.MegatronWeight) -> Entry:
-    """A parameter at its first part."""
-    first, spec = weight.parts[0].entry, weight.spec
-    return Entry(name, spec.dtype, spec.shape, first.offset, spec.nbytes, first.file)
 
 
 def _node(weight: megatron.MegatronWeight, indexes: Sequence[Index]) -> Node:

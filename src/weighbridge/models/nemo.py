@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.words import plural
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.containers.torch import nemo
@@ -29,7 +30,7 @@ def open_nemo(place: Place, sources: Sequence[Source]) -> tuple[Index, Mapping[s
     """The whole tensors of an archive. `sources`: the archive. FormatError if its files aren't one model."""
     source, *others = sources
     if others:
-        raise UnsupportedError(f"{place.path}: {len(sources)} archives of one set", hint="name one of them")
+        raise UnsupportedError(f"{place.path}: {plural(len(sources), 'archive')} of one set", hint="name one of them")
     if opening.format_of(source).name != nemo.NAME:
         index = opening.parse(source)
         return index, StoredTensors(index), ()

@@ -63,24 +63,29 @@ class CutAxis(Enum):
     GATED = "gated"  # rows; a gated MLP's are two equal parts
 
 
-def _table() -> dict[str, CutAxis]:
-    rows = """word_embeddings.weight word_embeddings_for_head.weight output_layer.weight output_layer.bias
-        linear_qkv.weight linear_qkv.bias linear_q.weight linear_q.bias linear_kv.weight linear_kv.bias
-        linear_q_proj.weight linear_q_up_proj.weight linear_kv_up_proj.weight eh_proj.weight
-        core_attention.softmax_offset query_key_value.weight query_key_value.bias query.weight query.bias
-        key_value.weight key_value.bias"""
-    columns = """linear_proj.weight linear_fc2.weight self_attention.dense.weight attention.dense.weight
-        dense_4h_to_h.weight"""
-    gated = "linear_fc1.weight linear_fc1.bias dense_h_to_4h.weight dense_h_to_4h.bias"
-    whole = """linear_proj.bias linear_fc2.bias self_attention.dense.bias attention.dense.bias dense_4h_to_h.bias
-        position_embeddings.weight tokentype_embeddings.weight router.weight router.bias router.expert_bias
-        shared_experts.gate_weight rotary_pos_emb.inv_freq"""
-    listed = ((rows, CutAxis.ROWS), (columns, CutAxis.COLUMNS), (gated, CutAxis.GATED), (whole, CutAxis.WHOLE))
-    return {tail: cut for tails, cut in listed for tail in tails.split()}
-
-
-#: The ends of parameters' names. The weights of norms are whole.
-CUTS: Final = _table()
+#: The ends of parameters' names, by their cut. The weights of norms are whole.
+CUTS: Final[Mapping[str, CutAxis]] = MappingProxyType(
+    {
+        tail: cut
+        for cut, tails in (
+            (CutAxis.ROWS,
+             """word_embeddings.weight word_embeddings_for_head.weight output_layer.weight output_layer.bias
+             linear_qkv.weight linear_qkv.bias linear_q.weight linear_q.bias linear_kv.weight linear_kv.bias
+             linear_q_proj.weight linear_q_up_proj.weight linear_kv_up_proj.weight eh_proj.weight
+             core_attention.softmax_offset query_key_value.weight query_key_value.bias query.weight query.bias
+             key_value.weight key_value.bias"""),
+            (CutAxis.COLUMNS,
+             """linear_proj.weight linear_fc2.weight self_attention.dense.weight attention.dense.weight
+             dense_4h_to_h.weight"""),
+            (CutAxis.GATED, "linear_fc1.weight linear_fc1.bias dense_h_to_4h.weight dense_h_to_4h.bias"),
+            (CutAxis.WHOLE,
+             """linear_proj.bias linear_fc2.bias self_attention.dense.bias attention.dense.bias dense_4h_to_h.bias
+             position_embeddings.weight tokentype_embeddings.weight router.weight router.bias router.expert_bias
+             shared_experts.gate_weight rotary_pos_emb.inv_freq"""),
+        )
+        for tail in tails.split()
+    }
+)  # fmt: skip
 _NORM: Final = re.compile(r"(?:norm(?:_\w+)?\.(?:weight|bias)|\.layer_norm_(?:weight|bias))$", re.ASCII)
 # An axis of a whole tensor that a setting states: setting, end of the name, axis.
 _SIZES: Final = (

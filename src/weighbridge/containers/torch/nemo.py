@@ -14,7 +14,7 @@ Reference: nemo/core/connectors/save_restore_connector.py of NeMo 2.4.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -119,8 +119,11 @@ def parse(source: Source) -> Index:
     archive = read(source)
     metadata = {CONFIG: archive.config} if CONFIG in archive.members else {}
     if (chunks := archive.chunks) is not None:
-        entries = tuple(_first_chunks(archive, chunks))
-        return Index(NAME, (source,), entries, metadata, findings=chunks.findings)
+        items = {name: t.chunks[0].item for name, t in chunks.tensors.items() if t.chunks}
+        starts = {name: archive.members[FOLDER + item.file].start + item.offset for name, item in items.items()}
+        specs = {name: tensor.spec for name, tensor in chunks.tensors.items()}
+        entries = (Entry(n, spec.dtype, spec.shape, starts.get(n, 0), spec.nbytes) for n, spec in specs.items())
+        return Index(NAME, (source,), tuple(entries), metadata, findings=chunks.findings)
     if not archive.weights:
         found = sorted(archive.members)[:4]
         if any(name.rpartition("/")[2] == _ZARR for name in archive.members):
@@ -146,13 +149,6 @@ def _stored(archive: NemoArchive, metadata: dict[str, Any]) -> Index:
     first, findings = indexes[archive.weights[0]], tuple(f for index in indexes.values() for f in index.findings)
     return replace(first, format=NAME, files=tuple(files), entries=tuple(entries), findings=findings,
                    metadata={**metadata, **first.metadata}, data_start=(0,) * len(files))  # fmt: skip
-
-
-def _first_chunks(archive: NemoArchive, chunks: dcp.DcpMetadata) -> Iterator[Entry]:
-    for name, tensor in chunks.tensors.items():
-        item = tensor.chunks[0].item if tensor.chunks else None
-        at = archive.members[FOLDER + item.file].start + item.offset if item else 0
-        yield Entry(name, tensor.spec.dtype, tensor.spec.shape, at, tensor.spec.nbytes)
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:

@@ -113,13 +113,8 @@ def joined_parts(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path:
     if axis >= len(spec.shape) or spec.shape[axis] % halves:
         raise FormatError("not a shape of tensor-parallel parts", path=path, field=name, found=str(spec))
     joined = (*spec.shape[:axis], spec.shape[axis] * len(parts), *spec.shape[axis + 1 :])
-    rows = _rows(joined[0], rules.rows, path, name) if rules.vocabulary.match(name) else joined[0]
-    return JoinedWeight(spec.with_shape(rows, *joined[1:]), axis, halves, tuple(parts))
-
-
-def _rows(padded: int, rows: int | None, path: str, name: str) -> int:
-    """The rows of a vocabulary that aren't padding."""
-    if rows is not None and not 0 < rows <= padded:
+    rows = joined[0] if rules.rows is None or not rules.vocabulary.match(name) else rules.rows
+    if rows != joined[0] and not 0 < rows <= joined[0]:
         raise FormatError("more rows than the vocabulary's parts have", path=path, field=name, expected=rows,
-                          found=padded)  # fmt: skip
-    return padded if rows is None else rows
+                          found=joined[0])  # fmt: skip
+    return JoinedWeight(spec.with_shape(rows, *joined[1:]), axis, halves, tuple(parts))
