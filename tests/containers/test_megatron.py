@@ -16,6 +16,7 @@ from tests.containers.megatron_cases import CASES, FOLDER, STEP, expected, unpac
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.containers.torch import megatron
 from weighbridge.containers.torch.megatron import CUTS, FILES, CutAxis
 
 torch = pytest.importorskip("torch")
@@ -67,6 +68,31 @@ def test_every_kind_of_parallelism_and_cut_is_recorded(recorded: Path) -> None:
     names = {name for run in CASES for name in expected(recorded / f"{run}.npz")}
     cut = {cut for tail, cut in CUTS.items() if any(name.endswith(tail) for name in names)}
     assert cut == set(CutAxis)
+
+
+#: The rows of the table that the recorded models have.
+RECORDED = (
+    "word_embeddings.weight", "output_layer.weight", "linear_qkv.weight", "linear_qkv.bias", "linear_proj.weight",
+    "linear_proj.bias", "linear_fc1.weight", "linear_fc1.bias", "linear_fc2.weight", "linear_fc2.bias",
+    "position_embeddings.weight", "router.weight",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tail", RECORDED)
+@pytest.mark.parametrize("cut", CutAxis)
+def test_every_other_cut_is_noticed(recorded: Path, monkeypatch: pytest.MonkeyPatch, tail: str, cut: CutAxis) -> None:
+    if cut is CUTS[tail] or ({cut, CUTS[tail]} == {CutAxis.ROWS, CutAxis.GATED} and "fc1" not in tail):
+        return  # a layer without a gate has one half
+    monkeypatch.setattr(megatron, "CUTS", {**CUTS, tail: cut})
+    for run in ("tensor", "gpt", "pipeline", "all"):
+        right = expected(recorded / f"{run}.npz")
+        try:
+            found = tensors(recorded / run)
+        except (FormatError, UnsupportedError):
+            return
+        if any(found[name].tobytes() != array.tobytes() for name, array in right.items()):
+            return
+    raise AssertionError(f"{tail} as {cut} passes")
 
 
 @pytest.mark.parametrize("run", CASES)
