@@ -8,7 +8,7 @@ from typing import Final
 
 from weighbridge.base.options import option
 from weighbridge.fitting.runtimes import RUNTIMES
-from weighbridge.models.model import FamilyOptions
+from weighbridge.models.model import ConfigOptions
 
 _RUNNING: Final = "llama-server, vLLM, MLX"
 
@@ -27,7 +27,7 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(DeviceOptions, FamilyOptions):
+class FitOptions(DeviceOptions, ConfigOptions):
     """The device is this machine unless one is given."""
 
     runtime: str = option("What runs the model [llama.cpp].", "llama.cpp", choices=tuple(RUNTIMES))

@@ -66,7 +66,7 @@ def gguf_model(model: OpenModel) -> GgufModel:
         return GgufModel(dict(model.metadata), tensors, stored, quantized, True)
     if not model.config:
         raise UnsupportedError(
-            f"{model.place.path} has no config.json, which the memory depends on", hint="pass the model's folder"
+            f"{model.place.path} has no config.json, which the memory depends on", hint="wb fit MODEL --config FILE"
         )
     keys = {"general.architecture": model.family.gguf}
     keys |= {key: kv.value for key, kv in config_to_gguf(model.config, model.family, file_type=0).items()}

@@ -57,16 +57,22 @@ class StepOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(StepOptions, FamilyOptions):
-    """How a source is opened. `config` may also be a dict."""
+class ConfigOptions(FamilyOptions):
+    """Options of everything that depends on a model's config. `config` may also be a dict."""
 
-    allow_expand: bool = option(
-        "Also write a pickle's expanded views (stride 0), however large they become.", False, section="Source"
-    )
     config: str | os.PathLike[str] | Mapping[str, Any] | None = option(
         "config.json, or the folder with config and tokenizer, of weights that have none next to them.",
         metavar="PATH", kind="path", section="Source",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(StepOptions, ConfigOptions):
+    """How a source is opened."""
+
+    allow_expand: bool = option(
+        "Also write a pickle's expanded views (stride 0), however large they become.", False, section="Source"
+    )
     ema: bool = option("Use a training checkpoint's averaged (EMA) weights.", False, section="Source")
     all_parts: bool = option(
         "Use every tensor of a training checkpoint, the optimizer's too, under its stored name.", False,

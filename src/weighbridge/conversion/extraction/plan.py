@@ -22,6 +22,7 @@ from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import link_notes
+from weighbridge.models.borrowed_config import with_borrowed_configs
 from weighbridge.models.lora import peft
 from weighbridge.models.lora.forms import resolved
 from weighbridge.models.lora.pairs import with_whole_stacks
@@ -68,8 +69,10 @@ def plan_extract(
     sources = {weight.resolve() for model in (base, tuned) for weight in model.place.files}
     if kind == "hf" and any(weight.parent == path.resolve() for weight in sources):
         raise RefusedError(f"{path} contains a model", hint="choose another target")
+    (base, tuned), borrowed = with_borrowed_configs([base, tuned])
     view = FolderView(base)
     changes = find_changes(TunedPair(view, FolderView(tuned), options, write.workers, write.memory), progress)
+    changes.notes[:0] = borrowed
     if not changes.pairs and not changes.whole:
         raise UsageError(
             f"{tuned.place.path} differs from {base.place.path} in no matrix, so there is no adapter to write",

@@ -19,6 +19,7 @@ from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target, same_format
 from weighbridge.conversion.quantize import plan as quantizing
+from weighbridge.models.borrowed_config import with_borrowed_configs
 from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.lora.weights import weighted_adapter
 from weighbridge.models.model import OpenModel, SourceOptions
@@ -37,8 +38,10 @@ def plan_recipe(
     """Plans the merge of several models. `given`: options of the target by name; without a type among them, that of the
     recipe, else the base's."""
     with ExitStack() as stack:
-        models = {name: stack.enter_context(open_recipe_model(name, source)) for name in recipe.models}
-        model = merge_models(recipe, models, seed)
+        opened = [stack.enter_context(open_recipe_model(name, source)) for name in recipe.models]
+        models, notes = with_borrowed_configs(opened)
+        model = merge_models(recipe, dict(zip(recipe.models, models, strict=True)), seed)
+        model = replace(model, place=replace(model.place, notes=(*notes, *model.place.notes)))
         if recipe.dtype is not None:
             target_options = {"dtype": recipe.dtype, **target_options}
         return replace(plan_merged(model, target, to, target_options, write), model=OpenTogether(stack))

@@ -176,7 +176,8 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
     if not stated:
         raise UnsupportedError(
             "the model's architecture is unknown: no config.json names it",
-            hint="put the model's config.json next to the weights, or convert without it to .safetensors or .npz",
+            hint="put the model's config.json next to the weights, or name it: wb convert SRC DST --config FILE; "
+            ".safetensors and .npz need none",
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
     raise UnsupportedError(f"no family has the architecture {named}", hint=_ELSEWHERE.get(named, _CHECK))

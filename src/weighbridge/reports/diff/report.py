@@ -24,6 +24,7 @@ from weighbridge.base.options import Progress, accepting
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.io.workers import Workers
+from weighbridge.models.borrowed_config import with_borrowed_configs
 from weighbridge.models.llamacpp.towers import alike
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import ALONE, open_model
@@ -68,12 +69,13 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOpti
         raise UsageError(f"a tolerance can't be {options.tolerance}", hint="use a number from 0 up")
     opening = replace(ALONE, arch_file=options.arch_file)
     with open_model(a, opening) as first, open_model(b, opening) as second:
+        (first, second), notes = with_borrowed_configs([first, second])
         left, right = alike(first, second)
         report = diff_models(
             left, right, names=options.names, tolerance=options.tolerance, jobs=options.jobs, progress=options.progress
         )
         related = relate_models(left, right).pairs[0] if options.lineage else None
-        return replace(report, a=path_text(a), b=path_text(b), lineage=related)
+        return replace(report, a=path_text(a), b=path_text(b), notes=(*notes, *report.notes), lineage=related)
 
 
 def diff_models(

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
-from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.errors import UsageError
 from weighbridge.base.options import Progress, accepting
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
+from weighbridge.models.borrowed_config import with_borrowed_configs
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
-from weighbridge.models.transform.base import KeyChange, with_config
 from weighbridge.reports.lineage.claims import OriginClaim, claims_of, names_of, simple_name
 from weighbridge.reports.lineage.family_tree import ChosenParents, ancestors, branches, choose_parents
 from weighbridge.reports.lineage.mixing import Made, find_merged, find_stacked
@@ -47,30 +47,12 @@ def lineage(models: Sequence[Path], options: LineageOptions) -> LineageReport:
         )
     with ExitStack() as stack:
         opening = SourceOptions(arch_file=options.arch_file)
-        opened = with_configs([stack.enter_context(open_model(path, opening)) for path in models])
+        opened, notes = with_borrowed_configs([stack.enter_context(open_model(path, opening)) for path in models])
         names = _names(models, opened)
         with_gguf = any(model.format == "gguf" for model in opened)
         samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, opened, strict=True)}
-        return relate_all(samplers, [path_text(path) for path in models], options.progress)
-
-
-def with_configs(models: Sequence[OpenModel]) -> list[OpenModel]:
-    """Returns models of which those without a config.json have another's, if their tensors fit it: bare weights have
-    other names than a model with a table."""
-    configs = [model.config for model in models if has_table(model)]
-    result = []
-    for model in models:
-        bare = model.format != "gguf" and not model.config
-        read = (with_config(model, config, [KeyChange("config.json", None, config)]) for config in configs if bare)
-        result.append(next(filter(has_table, read), model))
-    return result
-
-
-def has_table(model: OpenModel) -> bool:
-    """Whether a family's table names all of a model's tensors."""
-    with suppress(WeighbridgeError):
-        return bool(model.resolved.canonical)
-    return False
+        report = relate_all(samplers, [path_text(path) for path in models], options.progress)
+        return replace(report, notes=(*notes, *report.notes))
 
 
 def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: Progress | None) -> LineageReport:
@@ -86,7 +68,7 @@ def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: 
 
 def relate_models(a: OpenModel, b: OpenModel) -> LineageReport:
     """Returns the relation of two open models."""
-    a, b = with_configs([a, b])
+    (a, b), _ = with_borrowed_configs([a, b])
     names = _names([a.place.path, b.place.path], [a, b])
     with_gguf = "gguf" in (a.format, b.format)
     samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, (a, b), strict=True)}

@@ -1,0 +1,36 @@
+"""The config of another model for weights without one: a distributed checkpoint, or a bare file, beside a folder or a
+GGUF of the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from weighbridge.base.errors import WeighbridgeError
+from weighbridge.models.model import OpenModel
+from weighbridge.models.transform.base import KeyChange, with_config
+
+
+def with_borrowed_configs(models: Sequence[OpenModel]) -> tuple[list[OpenModel], list[str]]:
+    """Returns the models, of which those without a config.json have the config of the first other one whose table names
+    all of their tensors, and notes."""
+    bare = [model.format != "gguf" and not model.config for model in models]
+    lenders = [model for model, lacks in zip(models, bare, strict=True) if not lacks and has_table(model)]
+    result, notes = [], []
+    for model, lacks in zip(models, bare, strict=True):
+        for lender in lenders if lacks else ():
+            change = KeyChange("config.json", None, lender.place.title)
+            read = with_config(model, lender.config, [change])
+            if has_table(read):
+                notes.append(f"{model.place.path} has no config.json: read with that of {lender.place.path}")
+                model = read
+                break
+        result.append(model)
+    return result, notes
+
+
+def has_table(model: OpenModel) -> bool:
+    """Whether a family's table names all of a model's tensors."""
+    with suppress(WeighbridgeError):
+        return bool(model.resolved.canonical)
+    return False
