@@ -130,6 +130,16 @@ def torch_tar() -> bytes:
     return tarred()
 
 
+def nemo() -> list[bytes]:
+    """An archive of one file, and of two ranks."""
+    from tests.reports.makers import tarred
+
+    return [
+        tarred({"./model_config.yaml": b"a: 1\n", "./model_weights.ckpt": torch_zip()}),
+        tarred({f"./mp_rank_0{n}/model_weights.ckpt": torch_zip() for n in range(2)} | {"./model_config.yaml": b""}),
+    ]
+
+
 def torchscript() -> bytes:
     constants = b"\x80\x02]."
     return torch_zip(members={"constants.pkl": constants, "code/x.py": b"pass"})
@@ -195,6 +205,7 @@ READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "torch-legacy": lambda: [torch_legacy()],
     "torch-tar": lambda: [torch_tar()],
     "torchscript": lambda: [torchscript()],
+    "nemo": nemo,
     "torch-dcp": dcp_metadata,
     "pickle": pickled,
     "onnx": recorded("a.onnx", "e.onnx"),

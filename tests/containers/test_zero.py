@@ -16,6 +16,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.base import Entry
 from weighbridge.containers.torch import zero
+from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece
 
 STEP = f"global_step{STEPS}"
 #: The frozen weights, and the runs in which DeepSpeed doesn't list them.
@@ -217,43 +218,50 @@ def _vector(count: int, number: int = 0) -> Entry:
     return Entry("flat", F32, (count,), 0, 4 * count, number)
 
 
-def _states(stage: int, sizes: list[list[int]], gaps: tuple[tuple[int, ...], ...] | None = None) -> list:
-    return [
-        zero.OptimizerStates(f"rank{n}", stage, len(sizes), tuple(map(_vector, parts)), gaps)
+def _part(
+    stage: int,
+    sizes: list[list[int]],
+    shapes: dict[str, tuple[int, ...]],
+    gaps: tuple[tuple[int, ...], ...] | None = None,
+) -> list[zero.ZeroPart]:
+    """One tensor-parallel part; the files of its model states come first."""
+    count = len(sizes) if stage == 3 else 1
+    models = tuple(zero.ModelStates("model", n, (shapes,), {}, {}, {}, {}, {}) for n in range(count))
+    states = {
+        n: zero.OptimizerStates(f"rank{n}", count + n, stage, len(sizes), tuple(map(_vector, parts)), gaps)
         for n, parts in enumerate(sizes)
-    ]
+    }
+    return [zero.ZeroPart(0, models, states)]
 
 
-def _model(*groups: dict[str, tuple[int, ...]]) -> zero.ModelStates:
-    return zero.ModelStates("model", groups, {}, {}, {}, {}, {})
+def _pieces(weight: JoinedWeight) -> list[tuple[int, int, int]]:
+    return [(piece.file, piece.start, piece.length) for piece in weight.parts[0].pieces]
 
 
-def _pieces(weight: zero.ZeroWeight) -> list[tuple[int, int, int]]:
-    return [(piece.file, piece.start, piece.length) for piece in weight.pieces]
+SHAPES: dict[str, tuple[int, ...]] = {"a": (3,), "b": (5,)}
 
 
 def test_stages_1_and_2_cut_a_vector_of_all_weights() -> None:
-    found = zero.join([_model({"a": (3,), "b": (5,)})], _states(2, [[4], [4]]))
+    found = zero.join(_part(2, [[4], [4]], SHAPES))
     assert _pieces(found["a"]) == [(1, 0, 3)]
     assert _pieces(found["b"]) == [(1, 3, 1), (2, 0, 4)]
 
 
 def test_stage_3_cuts_each_weight() -> None:
-    models = [_model({"a": (3,), "b": (5,)})] * 2
-    found = zero.join(models, _states(3, [[5], [5]]))
+    found = zero.join(_part(3, [[5], [5]], SHAPES))
     assert _pieces(found["a"]) == [(2, 0, 2), (3, 0, 1)]
     assert _pieces(found["b"]) == [(2, 2, 3), (3, 2, 2)]
-    several = zero.join(models, _states(3, [[3, 2], [3, 2]]))  # vectors that end inside a weight
+    several = zero.join(_part(3, [[3, 2], [3, 2]], SHAPES))  # vectors that end inside a weight
     assert _pieces(several["b"]) == [(2, 2, 1), (2, 0, 2), (3, 2, 1), (3, 0, 1)]
 
 
 def test_padding_between_weights_is_skipped() -> None:
-    found = zero.join([_model({"a": (3,), "b": (2,)})], _states(1, [[4], [4]], ((1, 2),)))
+    found = zero.join(_part(1, [[4], [4]], {"a": (3,), "b": (2,)}, ((1, 2),)))
     assert _pieces(found["b"]) == [(2, 0, 2)]
 
 
 def test_a_part_with_too_many_elements() -> None:
-    piece = zero.ZeroPiece(0, _vector(4), 0, 4)
+    piece = ZeroPiece(0, _vector(4), 0, 4)
     with pytest.raises(FormatError, match="too many"):
         zero.weight("a", (3,), [piece], "file")
 
@@ -263,7 +271,7 @@ def test_a_part_with_too_many_elements() -> None:
 )
 def test_sizes_that_disagree(stage: int, sizes: list[list[int]]) -> None:
     with pytest.raises(FormatError):
-        zero.join([_model({"a": (3,), "b": (5,)})] * 2, _states(stage, sizes))
+        zero.join(_part(stage, sizes, SHAPES))
 
 
 def test_every_stage_and_form_is_recorded() -> None:

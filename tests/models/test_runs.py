@@ -16,6 +16,7 @@ from tests.containers.zero_cases import unpack
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.models import runs
+from weighbridge.reports.statistics.tensor import TensorStatistics
 
 STEPS = (9, 10, 100)  # not in the order of their names
 Write = Callable[[Path, int], Path]
@@ -81,6 +82,12 @@ def megatron(run: Path, step: int) -> Path:
     return folder
 
 
+def nemo(run: Path, step: int) -> Path:
+    folder = run / f"model--val_loss=1.25-step={step}-consumed_samples=64.0"
+    dcp(folder / "weights", step)
+    return folder
+
+
 def _without(name: str) -> Callable[[Path], None]:
     return lambda step: (step / name).unlink()
 
@@ -108,6 +115,7 @@ TRAINERS = {
     "Lightning": Trainer(lightning, _cut, "cut off"),
     "Lightning FSDP": Trainer(lightning_fsdp, _without(".metadata"), ".metadata"),
     "Megatron": Trainer(megatron, _unmarked, "names step 10"),
+    "NeMo": Trainer(nemo, _without("weights/.metadata"), "weights/metadata.json is missing"),
 }
 
 
@@ -182,6 +190,21 @@ def test_converted_by_step(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     wb.convert(run[0], out, step=9)
     assert step_of(out) == 9
+
+
+def test_every_command_takes_a_step(run: Run, tmp_path: Path) -> None:
+    folder, _, steps = run
+    assert "step 9 " in wb.inspect(folder, step=9).notes[0].message
+    assert float(wb.get(f"{folder}::w", step=10)[0, 0]) == 10
+    statistics = wb.stats(f"{folder}::w", step=9)
+    assert isinstance(statistics, TensorStatistics)
+    assert statistics.mean == 9
+    report = wb.verify(folder, step=9)
+    assert (report.verdict, report.path) == ("ok", str(steps[9]))
+    wb.export_view(folder, tmp_path / "page.html", step=9)
+    for act in (wb.inspect, wb.verify):
+        with pytest.raises(UsageError, match="has no step 11"):
+            act(folder, step=11)
 
 
 def test_the_config_of_the_run(run: Run) -> None:

@@ -961,7 +961,7 @@ EVERY |= {rule.id: rule.severity for rule in (*verify_values.RULES, *verify_dist
 
 def test_every_rule_has_a_case() -> None:
     packed = {rule for bad in bad_packings.BAD.values() for rule in bad.rules}
-    runs = {rule.id for rule in verify_runs.RULES}  # tests/models/test_runs.py, tests/containers/test_zero.py
+    runs = {rule.id for rule in verify_runs.RULES}  # test_runs.py, test_zero.py, test_zero_parts.py, test_megatron.py
     assert set(EVERY) <= {rule for case in CASES for rule in case.rules} | packed | runs
     tables = (RULES, verify_values.RULES, verify_packing.VALUE_RULES, verify_distributed.VALUE_RULES)
     assert len(EVERY) == sum(map(len, tables))

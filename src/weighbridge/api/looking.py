@@ -26,7 +26,7 @@ def get(path: Path, options: GetOptions) -> NDArray[Any]:
     """Returns the values of the tensor at `path` (`FILE::TENSOR`) as a numpy array of its shape. Of a slice only the
     rows are read. Without a dtype, numpy's types are kept and others decoded to F32. Raises UsageError for an unknown
     tensor."""
-    with Picked(path, options.slice, options.dtype) as picked:
+    with Picked(path, options.slice, options.dtype, step=options.step) as picked:
         return picked.array()
 
 
@@ -49,7 +49,7 @@ def stats(path: Path, options: StatsOptions) -> TensorStatistics | HeatMap:
         raise UsageError("--bins doesn't apply to a model", hint="name a tensor for a histogram")
     if name is not None and statistic is not None:
         raise UsageError("--statistic doesn't apply to one tensor", hint="all of them are shown")
-    with open_model(file, replace(WHOLE, arch_file=options.arch_file)) as model:
+    with open_model(file, replace(WHOLE, arch_file=options.arch_file, step=options.step)) as model:
         if name is None:
             return heat_map(model, statistic or "rms", progress=progress)
         return describe_tensor(model, name, bins=BINS if bins is None else bins, progress=progress)

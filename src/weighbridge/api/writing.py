@@ -65,7 +65,7 @@ def _opened(src: Path, options: WriteKeywords, *, tokenizer: bool = False) -> It
         if options.all_parts and "all_parts" in options.given:
             from weighbridge.models.training_parts import is_training_checkpoint
 
-            if not is_training_checkpoint(model.index):
+            if not (model.place.trainer or is_training_checkpoint(model.index)):
                 raise UsageError(f"--all-parts doesn't apply to {src}", hint="it applies to training checkpoints")
         yield model
     except BaseException:

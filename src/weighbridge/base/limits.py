@@ -32,6 +32,8 @@ TOKENIZER_JSON: Final = 512 * MIB
 JSON_DEPTH: Final = 128
 # A shard number in a name has 5 or 6 digits; a larger set is implausible.
 SHARDS: Final = 100_000
+# Files of one model that stay open: processes have descriptors for 1024, on macOS for 256 and on Windows for 512.
+OPEN_FILES: Final = 128
 # A `.npy` header is one line of Python literal; numpy's own default limit.
 NPY_HEADER: Final = 10_000
 # End-of-central-directory: 22 bytes and a comment of at most 65535 bytes (APPNOTE 4.3.16).

@@ -132,6 +132,8 @@ READ: Final = (
            module="weighbridge.containers.devices.coreml_weights", recognisers=_COREML_WEIGHTS),
     Format("mindspore", "MindSpore checkpoint", (), (".ckpt",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.mindspore", recognisers=_MINDSPORE),
+    Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar"), module="weighbridge.containers.torch.nemo",
+           rewritten_as="safetensors", pickles=True, in_folders=True, recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
 )  # fmt: skip
@@ -154,7 +156,6 @@ RECOGNISED: Final = (
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
     Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",), recognisers=_PROTOBUF),
     Format("tf-hub", "TensorFlow Hub archive", (), (".tar",), recognisers=_TAR),
-    Format("nemo", "NeMo archive", (".nemo",), (".gz", ".tar"), recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
     Format("sentencepiece", "SentencePiece model", (".model",), recognisers=_PROTOBUF),
     Format("tiktoken", "tiktoken vocabulary", (), (".model",), recognisers=_TEXT),
     *_POINTER_FORMATS,

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from weighbridge.base.errors import UsageError
-from weighbridge.io.source import FileSource, Source
+from weighbridge.base.limits import OPEN_FILES
+from weighbridge.io.source import FileSource, ReopenedFile, Source
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _IPV6: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/\[]*\[[^/\]]*\]")
@@ -114,9 +115,12 @@ def check_local(path: str | os.PathLike[str]) -> None:
         raise UsageError(f"{shown} isn't a path on this machine", hint=f"fetch it first: wb fetch {shown} DIR")
 
 
-def open_source(path: Path | str) -> Source:
-    """The file at a path, here or elsewhere."""
-    return path.open_source() if isinstance(path, TreePath) else FileSource(path)
+def open_source(path: Path | str, among: int = 1) -> Source:
+    """The file at a path, here or elsewhere. `among`: the number of files that are open together; the files of a large
+    set are opened for each read."""
+    if isinstance(path, TreePath):
+        return path.open_source()
+    return FileSource(path) if among <= OPEN_FILES else ReopenedFile(path)
 
 
 def expect(paths: Iterable[Path], length: int) -> None:

@@ -9,7 +9,7 @@ tensor that needs it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -26,6 +26,7 @@ from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import Source
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
+from weighbridge.models.stored_tensors import JoinedTensors
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -94,33 +95,11 @@ class Chunked:
         return strided(flat, start, piece.shape, strides)
 
 
-class ChunkedTensors(Mapping[str, "Node"]):
-    """Tensors by name. Each node is built on first access."""
-
-    def __init__(self, tensors: Mapping[str, Chunked]) -> None:
-        self.tensors = tensors
-        self._nodes: dict[str, Node] = {}
-
-    def __getitem__(self, name: str) -> Node:
-        if name not in self._nodes:
-            self._nodes[name] = self.tensors[name].node()
-        return self._nodes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.tensors
-
-
-def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, ChunkedTensors]:
+def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, JoinedTensors[Chunked]]:
     """The index of files with parts of tensors, and the whole tensors; the place with notes. `sources`: those of
     `place.weights`. FormatError if the parts don't cover their tensors, or a file is too short."""
     if place.chunks is not None:
-        index, tensors = _open_dcp(place.chunks, sources)
+        index, tensors = open_chunks(place.chunks, sources)
         notes = [f"{f.tensor}: {f.message}" if f.tensor else f.message for f in index.findings]
     else:
         index, tensors = join_shards([safetensors.parse(source) for source in sources])
@@ -131,8 +110,8 @@ def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, C
 # ---- .metadata and .distcp --------------------------------------------------------------------------------------
 
 
-def _open_dcp(metadata: dcp.DcpMetadata, sources: Sequence[Source]) -> tuple[Index, ChunkedTensors]:
-    """The index of the whole tensors, and these."""
+def open_chunks(metadata: dcp.DcpMetadata, sources: Sequence[Source]) -> tuple[Index, JoinedTensors[Chunked]]:
+    """The index of the whole tensors, and these. `sources`: `.metadata` and the data files."""
     numbers = {Path(source.name).name: number for number, source in enumerate(sources)}
     for item in metadata.items:
         source = sources[numbers[item.file]]
@@ -143,7 +122,7 @@ def _open_dcp(metadata: dcp.DcpMetadata, sources: Sequence[Source]) -> tuple[Ind
                 hint="copy it again, or use another step: wb verify lists everything that is damaged",
             )  # fmt: skip
     tensors = {name: chunked(name, t, lambda file: sources[numbers[file]]) for name, t in metadata.tensors.items()}
-    return declared(metadata, sources, metadata.findings), ChunkedTensors(tensors)
+    return declared(metadata, sources, metadata.findings), JoinedTensors(tensors, Chunked.node)
 
 
 def declared(metadata: dcp.DcpMetadata, sources: Sequence[Source], findings: tuple[Finding, ...]) -> Index:
@@ -187,7 +166,7 @@ def _entry(name: str, spec: Spec, file: int, offset: int) -> Entry:
 # ---- safetensors with parts of tensors --------------------------------------------------------------------------
 
 
-def join_shards(indexes: Sequence[Index]) -> tuple[Index, ChunkedTensors]:
+def join_shards(indexes: Sequence[Index]) -> tuple[Index, JoinedTensors[Chunked]]:
     """The whole tensors of files with parts of them. A tensor ends where its last part does: the files don't state
     shapes."""
     parts_of: dict[str, list[tuple[Box, int, Entry]]] = {}
@@ -216,7 +195,7 @@ def join_shards(indexes: Sequence[Index]) -> tuple[Index, ChunkedTensors]:
     metadata = {k: v for k, v in indexes[0].metadata.items() if k not in (SHARDING, "DCP_VERSION")}
     starts = tuple(start for index in indexes for start in index.data_start)
     joined = replace(indexes[0], files=files, entries=tuple(entries), metadata=metadata, data_start=starts)
-    return joined, ChunkedTensors(tensors)
+    return joined, JoinedTensors(tensors, Chunked.node)
 
 
 def _stored_at(parts: Sequence[tuple[Box, int, Entry]], files: Sequence[Source]) -> Callable[[int], ChunkBytes]:

@@ -9,6 +9,7 @@ model.mlpackage/                  Data/com.apple.CoreML/model.mlmodel
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
 engine/                           config.json and rank0.safetensors ... of TensorRT-LLM
 global_step100/                   the files of all processes of DeepSpeed
+iter_0000100/                     the files of all ranks of Megatron-LM
 run/                              the newest complete step of a training run (`models/runs.py`)
 anything.safetensors              only that file
 anything.zip, .tar.gz, .gz ...    the file or folder in it (`models/archives.py`)
@@ -59,9 +60,14 @@ DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
-#: The first file of a TensorRT-LLM checkpoint, and all of them.
+#: `Place.trainer` of a TensorRT-LLM checkpoint; its first file, and all of them.
+TENSORRT_LLM: Final = "tensorrt-llm"
 TENSORRT: Final = "rank0.safetensors"
 _TENSORRT: Final = re.compile(r"rank(0|[1-9]\d{0,5})\.safetensors", re.ASCII)
+# The trainers whose files are archives, by suffix.
+_TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
+# The folders of a distributed checkpoint in one of NeMo: NeMo 2, NeMo 1.
+_NEMO: Final = ("weights", "model_weights")
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 # How names of files with parts of tensors begin, or end.
@@ -89,10 +95,10 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `zero`, `tensorrt`: whether DeepSpeed or TensorRT-LLM wrote
-    them. `run`: the training run with this step. `notes`: files that were ignored. `adapters`: those that a
-    Modelfile or a store adds to the model; `merged`: the files of those that are merged into its weights. `data`:
-    files with the tensors' data, which the header in another file names."""
+    `.metadata`, the first file, until they are opened; `trainer`: the trainer that wrote them, a key of
+    `processes.OPENERS`, or `TENSORRT_LLM`. `run`: the training run with this step. `notes`: files that were ignored.
+    `adapters`: those that a Modelfile or a store adds to the model; `merged`: the files of those that are merged into
+    its weights. `data`: files with the tensors' data, which the header in another file names."""
 
     path: Path
     weights: tuple[Path, ...]
@@ -101,8 +107,7 @@ class Place:
     shards: ShardIndex | None = None
     parts: bool = False
     chunks: DcpMetadata | None = None
-    zero: bool = False
-    tensorrt: bool = False
+    trainer: str = ""
     notes: tuple[str, ...] = ()
     run: TrainingRun | None = None
     adapters: tuple[Path, ...] = ()
@@ -155,7 +160,7 @@ def stands_alone(path: Path) -> bool:
     )
 
 
-def locate(path: str | Path, step: int | None = None) -> Place:
+def locate(path: str | os.PathLike[str], step: int | None = None) -> Place:
     """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
     complete step. Raises FileNotFoundError or UsageError if there is none."""
     path = resolve(path)
@@ -184,6 +189,8 @@ def locate(path: str | Path, step: int | None = None) -> Place:
         )
     if is_modelfile(path):
         return _locate_described(path)
+    if path.suffix in _TRAINERS:
+        return Place(path, (path,), path.parent, trainer=_TRAINERS[path.suffix])
     if name.endswith(".gguf") and (number := numbered(name)):
         return Place(path, _siblings(path, number), path.parent)
     if not isinstance(path, (TreePath, StoredPath)):
@@ -254,10 +261,10 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
     if (states := zero_files(folder, names)) is not None:
-        return Place(folder, states, folder, parts=True, zero=True)
+        return Place(folder, states, folder, parts=True, trainer="deepspeed")
     if TENSORRT in names and "config.json" in names:
         ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
-        return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, tensorrt=True)
+        return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer=TENSORRT_LLM)
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
@@ -297,7 +304,7 @@ def _locate_in_folder(folder: Path) -> Place:
             files = _siblings(folder / weights[0], number)
         else:
             files = tuple(folder / name for name in weights)
-        return Place(folder, files, folder, notes=tuple(dict.fromkeys(notes)))
+        return Place(folder, files, folder, trainer=_TRAINERS.get(suffix, ""), notes=tuple(dict.fromkeys(notes)))
     if (below := _locate_below(folder, names)) is not None:
         return below
     if (snapshot := _main_snapshot(folder)) is not None:
@@ -327,11 +334,16 @@ def _locate_in_folder(folder: Path) -> Place:
 
 
 def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
-    """Finds the model of a Core ML package, or TensorFlow's checkpoint, in a folder with these files."""
+    """Finds the files of Core ML, TensorFlow, NeMo or Megatron-LM in a folder with these files and subfolders. None if
+    there are none."""
     if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
         return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
-    table = _tensorflow_table(folder, names)
-    return None if table is None else Place(folder, (table,), folder)
+    if (table := _tensorflow_table(folder, names)) is not None:
+        return Place(folder, (table,), folder)
+    if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
+        return replace(_locate_distributed(folder / inside), folder=folder)
+    ranks = megatron_files(folder)
+    return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
 
 
 def _tensorflow_table(folder: Path, names: Collection[str]) -> Path | None:
@@ -374,6 +386,14 @@ def _locate_step(folder: Path, step: int | None = None) -> Place | None:
     return replace(place, folder=described, notes=(*run.notes, *place.notes), run=run)
 
 
+def path_of_step(path: str | os.PathLike[str], step: int) -> Path:
+    """Returns the file or folder of a step of a training run. Raises the errors of `locate`."""
+    run = locate(path, step).run
+    assert run is not None
+    assert run.taken is not None
+    return run.taken.path
+
+
 def is_distributed(names: Collection[str]) -> bool:
     """Whether a folder with these files is a distributed checkpoint. Files that loaders prefer come first."""
     loaded = any(name.endswith((".safetensors", ".gguf")) for name in names)
@@ -398,7 +418,16 @@ def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
     if universal and model:
         return (*model, *universal)
     files = zero.files_of(names)
-    return None if files is None else tuple(folder / name for name in (*files.model, *files.optimizer.values()))
+    return None if files is None else tuple(folder / name for name in files)
+
+
+def megatron_files(folder: Path) -> tuple[Path, ...]:
+    """The files of all ranks of Megatron-LM, or of NeMo, in a folder; empty for other folders."""
+    from weighbridge.containers.torch import megatron
+
+    ranks = (path for path in folder.iterdir() if megatron.is_rank_folder(path.name))
+    files = (path / name for path in ranks for name in megatron.FILES)
+    return tuple(sorted(path for path in files if path.is_file()))
 
 
 def distributed_in(folder: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import HEADER, Place, locate, locate_tokenizer, stands_alone
+from weighbridge.models.locate import HEADER, TENSORRT_LLM, Place, locate, locate_tokenizer, stands_alone
 from weighbridge.models.stored_tensors import Dropped, StoredTensors, node_builder
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class FamilyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    step: int | None = option(
+        "Step of a training run's folder; the newest complete one by default.", metavar="N", least=0, section="Source"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConfigOptions(FamilyOptions):
     """Options of everything that depends on a model's config. `config` may also be a dict."""
 
@@ -60,7 +67,7 @@ class ConfigOptions(FamilyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(ConfigOptions):
+class SourceOptions(StepOptions, ConfigOptions):
     """How a source is opened."""
 
     allow_expand: bool = option(
@@ -71,14 +78,10 @@ class SourceOptions(ConfigOptions):
         "Use every tensor of a training checkpoint, the optimizer's too, under its stored name.", False,
         section="Source",
     )  # fmt: skip
-    step: int | None = option(
-        "Step of a training run's folder; the newest complete one by default.",
-        metavar="N",
-        least=0,
-        section="Source",
-    )
     #: Whether one file of a tensor-parallel set is opened as the whole model (`models/open.py`).
     join_ranks: ClassVar[bool] = True
+    #: Whether `all_parts` opens the files of a step's processes without joining them.
+    split_ranks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.ema and self.all_parts:
@@ -105,12 +108,13 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
     """Opens the model at `path`: a file, a folder, an index, or one file of a numbered set. `models.open.open_model`
     also joins the ranks of a tensor-parallel set. Raises FormatError if a file of a set is missing."""
     place = locate(path, options.step)
+    together = len(place.weights) if place.trainer else 1  # shards stay open: they are mapped, or copied by the kernel
     sources: list[Source] = []
     try:
         prepare(place.weights)
         for number, weight in enumerate(place.weights, 1):
             try:
-                sources.append(open_source(weight))
+                sources.append(open_source(weight, together))
             except FileNotFoundError:
                 if place.single:
                     raise
@@ -121,16 +125,17 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         for source in sources:  # requests the headers of all files at once
             if source.remote:
                 source.stream(HEADER)
-        if place.zero:
-            from weighbridge.models.zero import open_zero  # late, as is the next
-
-            index, parts, left_out = open_zero(place, sources)
-            return OpenModel(place, index, options.arch_file, parts, left_out=left_out)
-        if place.tensorrt:
+        if place.trainer == TENSORRT_LLM:
             from weighbridge.models.tensorrt import open_tensorrt  # late: few models are in ranks of TensorRT-LLM
 
             place, index, nodes = open_tensorrt(place, sources)
             return OpenModel(place, index, options.arch_file, nodes)
+        if place.trainer:
+            from weighbridge.models.processes import open_joined  # late, as is the next
+
+            apart = options.all_parts and options.split_ranks
+            index, parts, left_out = open_joined(place, sources, apart=apart)
+            return OpenModel(place, index, options.arch_file, parts, left_out=left_out)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 

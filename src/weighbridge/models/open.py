@@ -23,7 +23,13 @@ from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, 
 __all__ = ["ALONE", "WHOLE", "Headers", "SourceOptions", "open_headers", "open_model"]
 
 
-class _OneFile(SourceOptions):
+class _Stored(SourceOptions):
+    """Joins the files of a step's processes also with `all_parts`."""
+
+    split_ranks: ClassVar[bool] = False
+
+
+class _OneFile(_Stored):
     """Doesn't join the ranks of a tensor-parallel set."""
 
     join_ranks: ClassVar[bool] = False
@@ -32,7 +38,7 @@ class _OneFile(SourceOptions):
 #: One file: a rank without the others of its set, every part of a training checkpoint.
 ALONE: Final = _OneFile(all_parts=True)
 #: The same with the ranks of a set joined.
-WHOLE: Final = SourceOptions(all_parts=True)
+WHOLE: Final = _Stored(all_parts=True)
 _NEVER_NESTED: Final = frozenset({"safetensors", "gguf"})  # formats without nested training checkpoints
 _CONFIG: Final = "config.json"
 

@@ -2,7 +2,8 @@
 
     run/checkpoint-500/              transformers' Trainer        run/checkpoint/step-500/    torchtitan
     run/checkpoints/checkpoint_5/    Accelerate                   run/global_step500/         DeepSpeed, and `latest`
-    run/epoch=1-step=500.ckpt        Lightning, file or folder    run/iter_0000500/           Megatron
+    run/epoch=1-step=500.ckpt        Lightning, file or folder    run/iter_0000500/, release/ Megatron
+    run/model--step=500/             NeMo 2
 
 `choose` returns the newest complete step, or a given one. A step that was cut off is known by the file that its trainer
 writes last, or by its folder's marker, which names the last complete step.
@@ -56,6 +57,9 @@ KINDS: Final = (
     StepKind("DeepSpeed", _named(r"global_step(?P<step>\d{1,12})(?:_universal)?"),
              markers=("latest", "latest_universal")),
     StepKind("Megatron", _named(r"iter_(?P<step>\d{7,12})"), markers=("latest_checkpointed_iteration.txt",)),
+    StepKind("Megatron", _named(r"release(?P<step>)"), markers=("latest_checkpointed_iteration.txt",)),
+    StepKind("NeMo", _named(r".*-step=(?P<step>\d{1,12})(?:-consumed_samples=[\d.]+)?(?:-last)?"),
+             ("weights/metadata.json", "weights/.metadata")),
     StepKind("Lightning", _named(r"(?:.*[-_])?step=(?P<step>\d{1,12})(?:-v\d+)?\.ckpt"), file=True),
 )  # fmt: skip
 #: The subfolders of a run that have its steps.
@@ -142,8 +146,9 @@ def _steps(place: Path) -> Iterator[TrainingStep]:
         for kind in KINDS:
             match = kind.name.fullmatch(path.name)
             if match is not None and (path.is_dir() or kind.file):
-                number = int(match["step"])
-                yield TrainingStep(number, path, kind, _trouble(kind, path, number, markers))
+                number = int(match["step"] or 0)
+                if match["step"] or path.name in markers.values():  # Megatron's release has no number
+                    yield TrainingStep(number, path, kind, _trouble(kind, path, number, markers))
                 break
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
 
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Index
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,15 @@ def node_builder(index: Index) -> Callable[[Entry], Node]:
     return build
 
 
+def joined_index(indexes: Sequence[Index], entries: Iterable[tuple[int, Entry]]) -> Index:
+    """One index of the files of several. `entries`: the tensors, each with the number of the index of its file."""
+    starts = [0, *accumulate(len(index.files) for index in indexes)]
+    files = tuple(source for index in indexes for source in index.files)
+    shifted = tuple(msgspec.structs.replace(entry, file=starts[n] + entry.file) for n, entry in entries)
+    findings = tuple(finding for index in indexes for finding in index.findings)
+    return Index(indexes[0].format, files, shifted, data_start=(0,) * len(files), findings=findings)
+
+
 class StoredTensors(Mapping[str, "Node"]):
     """The stored tensors of an index by name. Each node is built on first access, so listing 100,000 names is cheap."""
 
@@ -66,6 +80,28 @@ class StoredTensors(Mapping[str, "Node"]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
+
+
+class JoinedTensors(Mapping[str, "Node"], Generic[Part]):
+    """Tensors that are joined from parts. `build` returns the node of a tensor; each is built on first access."""
+
+    def __init__(self, tensors: Mapping[str, Part], build: Callable[[Part], Node]) -> None:
+        self.tensors, self._build = tensors, build
+        self._nodes: dict[str, Node] = {}
+
+    def __getitem__(self, name: str) -> Node:
+        if name not in self._nodes:
+            self._nodes[name] = self._build(self.tensors[name])
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
 
 
 class RenamedTensors(Mapping[str, "Node"]):

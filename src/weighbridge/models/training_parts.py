@@ -175,7 +175,7 @@ def model_parts(model: OpenModel, *, ema: bool = False) -> OpenModel:
     `left_out` lists the rest. Returns any other file unchanged, including one without weights (an optimizer). Raises
     UsageError if averages are requested but missing."""
     index = model.index
-    judged = judge(index) if _may_be_nested(index) else None
+    judged = judge(index) if not model.place.trainer and _may_be_nested(index) else None
     if judged is None or not any(v.part is Extra.WEIGHTS for v in judged.verdicts.values()):
         if ema:
             raise UsageError(f"{model.place.path} has no averaged (EMA) weights of a training checkpoint")

@@ -16,9 +16,11 @@ from typing import Final
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.model import OpenModel
-from weighbridge.models.transform.base import with_entries
+from weighbridge.models.transform.base import with_entries, with_nodes
 
 _FURTHER: Final = "num_nextn_predict_layers"
+_MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
+_EMBEDDING: Final = "embedding.word_embeddings.weight"  # of Megatron-LM
 _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 
 
@@ -27,6 +29,8 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     unchanged if it fits already, or if no change makes it fit."""
     if model.format in ("gguf", "ggml") or not len(model.index) or _fits(model) or model.diffusion:
         return model, []
+    if (renamed := _from_megatron(model)) is not None:
+        return renamed, [_MEGATRON]
     for key, count, note in _corrected_counts(model):
         config = json.loads(json.dumps(model.config))
         text = config.get("text_config")
@@ -43,6 +47,15 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     return model, []
 
 
+def _from_megatron(model: OpenModel) -> OpenModel | None:
+    """The model under canonical names if its names are Megatron-LM's."""
+    if not any(entry.name.endswith(_EMBEDDING) for entry in model.index):
+        return None
+    from weighbridge.models.megatron_roles import from_megatron  # late: few models have its names
+
+    return from_megatron(model)
+
+
 def _fits(model: OpenModel) -> bool:
     try:
         return model.resolved.report.ok
@@ -51,10 +64,15 @@ def _fits(model: OpenModel) -> bool:
 
 
 def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
-    """Applies `unwrapped` to a folder that keeps its names: they change only if all of them begin with the same part
-    and no name of the family does."""
+    """Applies `unwrapped` to a folder that keeps its names: they change only if they are Megatron-LM's, or if all of
+    them begin with the same part and no name of the family does."""
     if model.format == "gguf":
         return model, []
+    if (renamed := _from_megatron(model)) is not None:
+        from weighbridge.tensors.nodes import as_node  # late: numpy
+
+        named = renamed.resolved.save_all("hf").items()
+        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named}), [_MEGATRON]
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

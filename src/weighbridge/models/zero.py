@@ -16,14 +16,14 @@ from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.torch import zero
 from weighbridge.containers.torch.tree import read_tree
+from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
 from weighbridge.io.source import Source
 from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER, Place
-from weighbridge.models.stored_tensors import Dropped, node_builder
+from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
-_FORMAT = "torch-zip"
 # The values of model states that describe the weights.
 _DESCRIBING = frozenset(
     {"module", "param_shapes", "buffer_names", "shared_params", "frozen_param_shapes", "frozen_param_fragments"}
@@ -40,17 +40,25 @@ class ZeroStates(NamedTuple):
     models: tuple[zero.ModelStates, ...]
     optimizer: tuple[zero.OptimizerStates, ...]
 
+    def parts(self) -> list[zero.ZeroPart]:
+        """The files of each tensor-parallel part."""
+        return zero.parts_of(self.models, self.optimizer)
+
 
 def read_states(indexes: Sequence[Index]) -> ZeroStates:
     """Reads the values of a ZeRO checkpoint's files. FormatError for a file with other content."""
     values = tuple(map(read_tree, indexes))
-    pairs = list(zip(indexes, values, strict=True))
-    models = tuple(zero.model_states(i, v) for i, v in pairs if i.files[0].name.endswith(ZERO_MODEL))
-    optimizer = tuple(zero.optimizer_states(i, v) for i, v in pairs if i.files[0].name.endswith(ZERO_OPTIMIZER))
+    numbered = [(n, i, v) for n, (i, v) in enumerate(zip(indexes, values, strict=True))]
+    models = tuple(zero.model_states(n, i, v) for n, i, v in numbered if i.files[0].name.endswith(ZERO_MODEL))
+    optimizer = tuple(
+        zero.optimizer_states(n, i, v) for n, i, v in numbered if i.files[0].name.endswith(ZERO_OPTIMIZER)
+    )
     return ZeroStates(tuple(indexes), values, models, optimizer)
 
 
-def open_zero(place: Place, sources: Sequence[Source]) -> tuple[Index, ZeroTensors, tuple[Dropped, ...]]:
+def open_zero(
+    place: Place, sources: Sequence[Source]
+) -> tuple[Index, JoinedTensors[JoinedWeight], tuple[Dropped, ...]]:
     """The whole weights. `sources`: those of `place.weights`. FormatError if the files aren't one complete
     checkpoint."""
     states = read_states([opening.parse(s) for s in sources if s.name.endswith((ZERO_MODEL, ZERO_OPTIMIZER))])
@@ -59,30 +67,25 @@ def open_zero(place: Place, sources: Sequence[Source]) -> tuple[Index, ZeroTenso
                           expected=f"a file *{ZERO_MODEL}")  # fmt: skip
     universal = [s for s in sources if Path(s.name).name == zero.UNIVERSAL_FILE]
     indexes = (*states.indexes, *map(opening.parse, universal))
-    if universal:
-        weights = _universal(states, indexes)
-    else:
-        weights = join_states(place.path, states)
-    files = tuple(source for index in indexes for source in index.files)
-    entries = tuple(_entries(weights, indexes))
-    findings = tuple(finding for index in indexes for finding in index.findings)
-    index = Index(_FORMAT, files, entries, data_start=(0,) * len(files), findings=findings)
-    return index, ZeroTensors(indexes, weights), tuple(_left_out(states, weights))
+    weights = _universal(states, indexes) if universal else join_states(place.path, states)
+    tensors = JoinedTensors(weights, lambda weight: node_of(weight, indexes))
+    entries = (_entry(name, weight) for name, weight in weights.items())
+    return joined_index(indexes, entries), tensors, tuple(_left_out(states, weights))
 
 
-def join_states(folder: Path, states: ZeroStates) -> dict[str, zero.ZeroWeight]:
+def join_states(folder: Path, states: ZeroStates) -> dict[str, JoinedWeight]:
     """The weights of stages 1 to 3. FormatError for the first reason for which the files aren't one checkpoint."""
-    files = zero.files_of([p.name for p in folder.iterdir()])
-    assert files is not None
-    for fault in zero.faults(files, states.models, states.optimizer):
+    for fault in zero.faults(states.parts()):
         raise FormatError(fault.message, path=fault.path or str(folder), hint=zero.AGAIN)
-    return zero.join(states.models, states.optimizer)
+    return zero.join(states.parts())
 
 
-def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, zero.ZeroWeight]:
-    """The weights of a universal checkpoint: a file each, the others as in the model states."""
-    first = states.models[0]
-    weights = zero.untrained(states.models, len(states.models) > 1)
+def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, JoinedWeight]:
+    """The weights of a universal checkpoint: a file each, the others as in the model states. The files have whole
+    weights, the model states the shapes of a tensor-parallel part."""
+    part = states.parts()[0]
+    first = part.models[0]
+    weights = zero.untrained(part, len(part.models) > 1)
     files = {Path(index.files[0].name).parent.name: n for n, index in enumerate(indexes) if n >= len(states.indexes)}
     listed = {name: shape for shapes in first.shapes for name, shape in shapes.items()}
     if missing := listed.keys() - files.keys():
@@ -93,28 +96,47 @@ def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, zero.Z
         entry = next((index.by_name[key] for key in _KEYS if key in index), None)
         if entry is None:
             raise FormatError("the file has no weight", path=index.files[0].name, expected=" or ".join(_KEYS))
-        piece = zero.ZeroPiece(files[name], entry, 0, entry.spec.elements)
-        weights[name] = zero.weight(name, shape, [piece], index.files[0].name)
-    return zero.with_aliases(first, weights)
+        piece = ZeroPiece(files[name], entry, 0, entry.spec.elements)
+        stored = entry.shape if len(states.parts()) > 1 else shape
+        weights[name] = zero.weight(name, stored, [piece], index.files[0].name)
+    return {name: whole(weight) for name, weight in zero.with_aliases(first, weights).items()}
 
 
-def _entries(weights: Mapping[str, zero.ZeroWeight], indexes: Sequence[Index]) -> Iterator[Entry]:
-    """The weights as entries, each at its first piece."""
-    starts = [0]
-    for index in indexes:
-        starts.append(starts[-1] + len(index.files))
-    for name, weight in weights.items():
-        file = offset = 0
-        if weight.pieces:
-            first = weight.pieces[0]
-            file = starts[first.file] + first.entry.file
-            offset = first.entry.offset + first.start * weight.stored.size
-        yield Entry(name, weight.spec.dtype, weight.spec.shape, offset, weight.spec.nbytes, file)
+def _entry(name: str, weight: JoinedWeight) -> tuple[int, Entry]:
+    """A weight at its first piece, and the number of its index."""
+    spec, first = weight.spec, weight.parts[0]
+    if not first.pieces:
+        return 0, Entry(name, spec.dtype, spec.shape, 0, spec.nbytes)
+    piece = first.pieces[0]
+    offset = piece.entry.offset + piece.start * first.stored.size
+    return piece.file, Entry(name, spec.dtype, spec.shape, offset, spec.nbytes, piece.entry.file)
 
 
-def _left_out(states: ZeroStates, weights: Mapping[str, zero.ZeroWeight]) -> Iterator[Dropped]:
+def node_of(weight: JoinedWeight, indexes: Sequence[Index]) -> Node:
+    from weighbridge.models.tensor_parallel.partition import gather_parts
+    from weighbridge.tensors.slicing import part
+
+    parts = [_node_of_part(part, indexes) for part in weight.parts]
+    joined = gather_parts(parts, weight.axis, weight.halves)
+    return joined if joined.spec.shape == weight.spec.shape else part(joined, 0, weight.spec.shape[0])
+
+
+def _node_of_part(weight: ZeroWeight, indexes: Sequence[Index]) -> Node:
+    from weighbridge.tensors.nodes import Const, cast, concat, flat_range, reshape
+
+    if not weight.pieces:
+        return Const(weight.spec, b"")
+    parts = []
+    for piece in weight.pieces:
+        flat = reshape(node_builder(indexes[piece.file])(piece.entry), (piece.entry.spec.elements,))
+        parts.append(flat_range(flat, piece.start, (piece.length,)))
+    node = flat_range(concat(parts), 0, weight.spec.shape)
+    return node if weight.stored is weight.spec.dtype else cast(node, weight.spec.dtype)
+
+
+def _left_out(states: ZeroStates, weights: Mapping[str, JoinedWeight]) -> Iterator[Dropped]:
     """The tensors that aren't part of the weights, by kind, and the values next to them."""
-    used = {(piece.file, piece.entry.name) for weight in weights.values() for piece in weight.pieces}
+    used = {(p.file, p.entry.name) for weight in weights.values() for part in weight.parts for p in part.pieces}
     names = {model.path for model in states.models}
     for name, part, reason, copies in (
         ("optimizer_state_dict", "optimizer", "states of the optimizer", False),
@@ -130,36 +152,3 @@ def _left_out(states: ZeroStates, weights: Mapping[str, zero.ZeroWeight]) -> Ite
             yield Dropped(name, part, reason, len(unused), sum(entry.spec.nbytes for entry in unused))
     further = (key for key in states.values[0] if key not in _DESCRIBING)
     yield from (Dropped(str(key), "value", "it isn't a tensor", 0, 0) for key in further)
-
-
-class ZeroTensors(Mapping[str, "Node"]):
-    """Weights by name. Each node is built on first access."""
-
-    def __init__(self, indexes: Sequence[Index], weights: Mapping[str, zero.ZeroWeight]) -> None:
-        self.indexes, self.weights = indexes, weights
-        self._nodes: dict[str, Node] = {}
-
-    def __getitem__(self, name: str) -> Node:
-        if name in self._nodes:
-            return self._nodes[name]
-        from weighbridge.tensors.nodes import Const, cast, concat, flat_range, reshape
-
-        weight, parts = self.weights[name], []
-        for piece in weight.pieces:
-            stored = node_builder(self.indexes[piece.file])(piece.entry)
-            flat = reshape(stored, (piece.entry.spec.elements,))
-            parts.append(flat_range(flat, piece.start, (piece.length,)))
-        node: Node = flat_range(concat(parts), 0, weight.spec.shape) if parts else Const(weight.spec, b"")
-        if parts and weight.stored is not weight.spec.dtype:
-            node = cast(node, weight.spec.dtype)
-        self._nodes[name] = node
-        return node
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.weights

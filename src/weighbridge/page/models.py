@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,14 +47,14 @@ class PageModels(Closing):
         self._weight_pairs: dict[tuple[int, int], WeightPairs] = {}
         self._lock = threading.RLock()  # without threads, an answer is computed while it is held
         try:
-            for path in paths:
-                damage = None
+            for number, path in enumerate(paths):
+                damage, step = None, None if number else options.step
                 try:
-                    model = open_model(path, options)
+                    model = open_model(path, replace(options, step=step))
                 except FormatError as error:
                     from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
 
-                    damage, model = error, open_damaged(resolve(path), error)
+                    damage, model = error, open_damaged(resolve(path), error, step)
                 self.models.append(model)
                 self.damage.append(damage)
         except BaseException:

@@ -12,7 +12,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.options import ProgressKeyword, accepting, option
 from weighbridge.conversion.options import Path
 from weighbridge.io.options import OverwriteOptions
-from weighbridge.models.model import FamilyOptions, SourceOptions
+from weighbridge.models.model import FamilyOptions, SourceOptions, StepOptions
 
 #: Models of a page, as many as `wb lineage` compares.
 MOST: Final = 64
@@ -50,7 +50,7 @@ class ServedPage(Closing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageOptions(FamilyOptions):
+class PageOptions(StepOptions, FamilyOptions):
     other: Path | Sequence[Path] | None = field(default=None, kw_only=False)
     measured: Sequence[str] = option(
         "Draw a saved report of quantize --report or quality --json.", (), metavar="FILE", kind="file"
@@ -81,7 +81,7 @@ def view(path: Path, options: ViewOptions) -> ServedPage:
     from weighbridge.adapters.serving.page_server import PageServer
     from weighbridge.page.assemble import page
 
-    data = _page_data(path, options.other, options.arch_file, options.measured)
+    data = _page_data(path, options)
     try:
         data.prepare()
         document = page("Weighbridge")
@@ -106,7 +106,7 @@ def widget(
     from weighbridge.page.assemble import widget_script
     from weighbridge.page.export import framed
 
-    data = _page_data(path, other, arch_file)
+    data = _page_data(path, PageOptions(other=other, arch_file=arch_file))
     try:
         data.prepare()
         return notebook.widget(data, framed(data), widget_script(), data.title, height, data.close)
@@ -124,22 +124,22 @@ def export_view(path: Path, output: Path, options: ExportOptions) -> None:
     from weighbridge.page.export import export
 
     check_target(output, overwrite=options.overwrite, folder=False)
-    with _page_data(path, options.other, options.arch_file, options.measured) as data:
+    with _page_data(path, options) as data:
         data.read_here = False
         page = export(data, values=options.values, progress=options.progress)
         write_file(output, page.encode(), overwrite=options.overwrite)
 
 
-def _page_data(
-    path: Path, other: Path | Sequence[Path] | None, arch_file: Path | None, measured: Sequence[str] = ()
-) -> PageData:
+def _page_data(path: Path, options: PageOptions) -> PageData:
     from weighbridge.page.data import PageData
 
+    other = options.other
     others = [] if other is None else [other] if isinstance(other, str | os.PathLike) else other
     if len(others) >= MOST:
         raise UsageError(f"a page shows 1 to {MOST} models, not {len(others) + 1}")
-    if measured:
+    if options.measured:
         from weighbridge.page.views.measured import read_measured
 
-        read_measured(measured, {})  # refuses other files before the models are opened
-    return PageData(path, *others, options=SourceOptions(arch_file=arch_file), measured=measured)
+        read_measured(options.measured, {})  # refuses other files before the models are opened
+    opening = SourceOptions(arch_file=options.arch_file, step=options.step)
+    return PageData(path, *others, options=opening, measured=options.measured)

@@ -39,8 +39,9 @@ class Picked(Closing):
     """A tensor, or a slice of it, that a path names: `PATH::TENSOR`. Close it, or use it as a context manager."""
 
     def __init__(
-        self, path: str | os.PathLike[str], key: str | None = None, dtype: DTypeLike | None = None, raw: bool = False
-    ) -> None:
+        self, path: str | os.PathLike[str], key: str | None = None, dtype: DTypeLike | None = None, raw: bool = False,
+        step: int | None = None,
+    ) -> None:  # fmt: skip
         from weighbridge.models.open import ALONE, open_model
         from weighbridge.tensors.nodes import as_node
         from weighbridge.tensors.slicing import narrow
@@ -51,7 +52,7 @@ class Picked(Closing):
                 f"{os.fspath(path)} names no tensor", hint="write PATH::TENSOR; wb inspect lists the names"
             )
         self.path, self.name, self.raw = os.fspath(file), name, raw
-        self.source: OpenModel = open_model(file, ALONE)
+        self.source: OpenModel = open_model(file, replace(ALONE, step=step))
         try:
             # The logical tensor (MLX's three parts as one), else the stored one (such as `P.scales`).
             groups = {} if raw else {g.name: g.node for g in self.source.packed_near([name]).values()}
@@ -180,12 +181,14 @@ def save(
 # ---- statistics ----
 
 
-def stats(path: str | os.PathLike[str], key: str | None = None, progress: Progress | None = None) -> TensorStatistics:
+def stats(
+    path: str | os.PathLike[str], key: str | None = None, progress: Progress | None = None, step: int | None = None
+) -> TensorStatistics:
     """Computes the statistics of a tensor, or of a slice."""
     from weighbridge.reports.statistics.tensor import node_statistics, step_of
     from weighbridge.tensors.nodes.moves import const
 
-    with Picked(path, key) as picked:
+    with Picked(path, key, step=step) as picked:
         node = picked.node if picked.whole else const(picked.array(), picked.values.spec.dtype)
         statistics = node_statistics(node, picked.name, step_of(lambda: False, progress, picked.name))
         return replace(statistics, path=picked.path)

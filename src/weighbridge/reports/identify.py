@@ -344,6 +344,13 @@ def _deepspeed(folder: Folder) -> FolderMatch | None:
     return "", (evidence,), {}
 
 
+def _megatron(folder: Folder) -> FolderMatch | None:
+    from weighbridge.models.locate import megatron_files  # late, as above
+
+    ranks = megatron_files(folder.path)
+    return ("", (f"{plural(len(ranks), 'rank')}, {ranks[0].parent.name}/{ranks[0].name} ...",), {}) if ranks else None
+
+
 def _weights(folder: Folder) -> FolderMatch | None:
     files = folder.of("safetensors", "npz", "npy", *PICKLED, *_FRAMEWORKS)
     if not files:
@@ -395,6 +402,9 @@ FOLDERS: Final = (
                _files_test("saved_model.pb", evidence="saved_model.pb (TensorFlow)"), False),
     FolderKind("training-run", "folder of a training run", _training_run, True),
     FolderKind("deepspeed", "DeepSpeed checkpoint", _deepspeed, True),
+    FolderKind("megatron", "Megatron-LM checkpoint", _megatron, True),
+    FolderKind("nemo-folder", "NeMo checkpoint",
+               _files_test("weights/.metadata", evidence="weights/.metadata (NeMo 2)"), True),
     FolderKind("coreml-package", "Core ML package",
                _files_test("Manifest.json", "*.mlmodel", evidence="Manifest.json and a .mlmodel"), True),
     FolderKind("weights", "folder of weights", _weights, True),

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from weighbridge.base.dtypes import DTypeLike
 from weighbridge.base.options import ProgressKeyword, option
 from weighbridge.io.options import JobsOptions
-from weighbridge.models.model import FamilyOptions
+from weighbridge.models.model import FamilyOptions, StepOptions
 from weighbridge.reports.signature.options import SignatureCheckOptions
 
 Path = str | os.PathLike[str]
@@ -30,7 +30,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(CheckOptions, FamilyOptions, SignatureCheckOptions, ProgressKeyword):
+class VerifyOptions(CheckOptions, FamilyOptions, SignatureCheckOptions, StepOptions, ProgressKeyword):
     mmproj: str | Path | None = option("Also check whether this projector belongs to the model.", metavar="FILE",
                                        kind="path")  # fmt: skip
 
@@ -56,7 +56,7 @@ class LineageOptions(FamilyOptions, ProgressKeyword):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectOptions(FamilyOptions):
+class InspectOptions(StepOptions, FamilyOptions):
     filter: Sequence[str] = option(f"Only tensors that satisfy it: {_EXPR}.", (), metavar="EXPR")
     include: Sequence[str] = option("Only tensors whose name matches.", (), metavar="GLOB")
     exclude: Sequence[str] = option("Not those whose name matches.", (), metavar="GLOB")
@@ -99,7 +99,7 @@ class TensorOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatsOptions(TensorOptions, FamilyOptions, ProgressKeyword):
+class StatsOptions(TensorOptions, StepOptions, FamilyOptions, ProgressKeyword):
     bins: int | None = option("Bins of a tensor's histogram [64].", metavar="N", least=1, most=4096)
     statistic: str | None = option(
         "bytes, parameters, bits, mean, std, rms [default], kurtosis, absmax ...", metavar="NAME"
@@ -107,7 +107,7 @@ class StatsOptions(TensorOptions, FamilyOptions, ProgressKeyword):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GetOptions:
+class GetOptions(StepOptions):
     slice: str | None = option("Only a part, in numpy syntax: '[0:10, :]'.", metavar="SLICE")
     dtype: DTypeLike | None = option(
         "Write numbers of this type [as stored; F32 where numpy has no such type].", metavar="TYPE", kind="dtype"

@@ -54,11 +54,11 @@ def get(path: str, name: str | None, options: GetCommand) -> None:
         writing = ("dtype", "raw", "overwrite", "dry_run")
         refuse_others("statistics", options, writing, hint="it applies to writing: name a file with -o")
         with Progress() as progress:
-            report = get.stats(tensor, options.slice, progress)
+            report = get.stats(tensor, options.slice, progress, options.step)
         return emit_json(report) if options.json else statistics.tensor(report)
     if output == "-":
         refuse_others("standard output", options, ("overwrite", "dry_run", "json"))
-        with get.Picked(tensor, options.slice, options.dtype, options.raw) as picked:
+        with get.Picked(tensor, options.slice, options.dtype, options.raw, options.step) as picked:
             for chunk in get.chunks(picked):
                 write_bytes(chunk)
         return None
@@ -85,7 +85,7 @@ def _write(tensor: str, out: str, options: GetCommand) -> int:
             raise UsageError(f"--slice doesn't apply to {suffix}", hint="it applies to .npy and --raw")
         file, name = split(tensor)
         with weighbridge.plan_slice(
-            file, out, keep=[escape(name or "")], dtype=dtype, overwrite=options.overwrite
+            file, out, keep=[escape(name or "")], dtype=dtype, overwrite=options.overwrite, step=options.step
         ) as plan:
             return plan.size if options.dry_run else plan.run().bytes
     if suffix not in ("", ".npy", *_RAW) and not raw:
@@ -94,7 +94,10 @@ def _write(tensor: str, out: str, options: GetCommand) -> int:
         )
     if raw or suffix != ".npy":
         refuse_others("stored bytes", options, ("dtype",), hint="numbers go to .npy")
-    with get.Picked(tensor, options.slice, dtype, raw or suffix != ".npy") as picked, Progress() as progress:
+    with (
+        get.Picked(tensor, options.slice, dtype, raw or suffix != ".npy", options.step) as picked,
+        Progress() as progress,
+    ):
         if options.dry_run:
             return get.size_of(picked)
         return get.save(picked, out, overwrite=options.overwrite, progress=progress)

@@ -62,6 +62,7 @@ def inspect(paths: tuple[str, ...], options: InspectCommand) -> int:
         if not (rows or options.tree or options.metadata) and _is_imatrix(path):
             from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
 
+            refuse_others("an importance matrix", options, ("step",), hint="it applies to a training run's folder")
             report = inspect_imatrix(path, model=options.model)
             code = int(report.fit is not None and not report.fit.fits)
         elif options.model is not None:

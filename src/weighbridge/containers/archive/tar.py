@@ -10,11 +10,12 @@ tar format); tested against Python's tarfile.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
+from weighbridge.containers.base import Region
 from weighbridge.io.source import Source
 
 BLOCK: Final = 512
@@ -25,6 +26,7 @@ _REGULAR: Final = frozenset(b"\x0007")
 _LINKS: Final = {0x31: "hard link", 0x32: "symbolic link"}
 _OTHER: Final = {0x33: "character device", 0x34: "block device", 0x35: "folder", 0x36: "pipe"}
 _SPARSE: Final = 0x53
+_ZEROS: Final = 64 * BLOCK  # the most zeros between members
 
 
 _HIGH: Final = bytes(range(128, 256))
@@ -124,6 +126,28 @@ def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
     else:
         if strict and at < source.size:
             raise FormatError("the archive ends inside a header", path=source.name, offset=at)
+
+
+def gap(source: Source, start: int, end: int) -> list[Region]:
+    """The bytes between members: zeros up to a whole block, and extended headers."""
+    if start == end:
+        return []
+    block = -(-start // BLOCK) * BLOCK
+    if start < block < end:
+        return gap(source, start, block) + gap(source, block, end)
+    if end - start >= BLOCK and is_header(source.read(start, BLOCK)):
+        return [Region(start, end, "header", "extended tar header")]
+    zeros = end - start <= _ZEROS and not any(source.read(start, end - start))
+    return [Region(start, end, "padding" if zeros else "unknown")]
+
+
+def filled(source: Source, regions: Iterable[Region]) -> list[Region]:
+    """`regions` in order, and those between them."""
+    out: list[Region] = []
+    for region in sorted(regions, key=lambda r: r.start):
+        out += gap(source, out[-1].end if out else 0, region.start)
+        out.append(region)
+    return out + gap(source, out[-1].end if out else 0, source.size)
 
 
 def _text(raw: bytes) -> str:

@@ -203,16 +203,4 @@ def regions(source: Source) -> list[Region]:
     named = [*parts, *(Region(m.at, m.start, "header", f"tar header of {m.name}") for m in members)]
     named += [Region(m.start, m.start + m.size, "value", m.name) for m in members
               if m.size and m.name not in ("storages", "tensors")]  # fmt: skip
-    out: list[Region] = []
-    for r in sorted(named, key=lambda r: r.start):
-        out += _gap(source, out[-1].end if out else 0, r.start)
-        out.append(r)
-    return out + _gap(source, out[-1].end if out else 0, source.size)
-
-
-def _gap(source: Source, start: int, end: int) -> list[Region]:
-    """Bytes between members: zeros up to a whole block."""
-    if start == end:
-        return []
-    zeros = end - start <= 64 * tars.BLOCK and not any(source.read(start, end - start))
-    return [Region(start, end, "padding" if zeros else "unknown")]
+    return tars.filled(source, named)

@@ -8,6 +8,9 @@
     stage 1, 2   a vector per group of weights, one after the other, is cut into one part a process
     stage 3      each weight is cut into one part a process, padded to equal sizes; these are stored one after the other
 
+The second number in names is the tensor-parallel part, whose processes have a part of each weight. The model states of
+Megatron-DeepSpeed state how the parts of a weight are joined (`universal_checkpoint_info`).
+
 Every file is a file of torch.save; an abstract machine reads its pickle, which is never unpickled. The functions here
 turn the values of these files into weights, each a list of pieces of stored tensors. `models/zero` opens folders.
 Reference: deepspeed/utils/zero_to_fp32.py and deepspeed/checkpoint of DeepSpeed 0.19; the values are those that
@@ -21,14 +24,23 @@ import re
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import DIMS, SHARDS
 from weighbridge.base.spec import Shape, Spec
-from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
+from weighbridge.containers.torch.zero_parts import (
+    RULES,
+    JoinedWeight,
+    PartRules,
+    ZeroPiece,
+    ZeroWeight,
+    joined_parts,
+    part_rules,
+    whole,
+)
 from weighbridge.unpickle.tree import TensorLeaf
 
 #: The folder of a universal checkpoint's weights, and a weight's file in it.
@@ -41,63 +53,36 @@ _STATE: Final = "optimizer_state_dict"
 # Stage -> the key of a process's parts of the weights.
 _PARTS: Final = {1: "single_partition_of_fp32_groups", 2: "single_partition_of_fp32_groups", 3: "fp32_flat_groups"}
 _SHARDED: Final = 3
+Weight = TypeVar("Weight")
 _ALIGNED: Final = 2  # x processes: the size that a group of stages 1 and 2 is padded to
 _MOST: Final = 1 << 63
 #: The hint of every fault.
 AGAIN: Final = "copy the whole folder again, or use another step"
 
 
-class ZeroFiles(NamedTuple):
-    """The files of a folder by their names: model states, and optimizer states by process. `foreign`: states of
-    further tensor-parallel parts."""
-
-    model: tuple[str, ...]
-    optimizer: Mapping[int, str]
-    foreign: tuple[str, ...]
-
-
-def files_of(names: Collection[str]) -> ZeroFiles | None:
-    """The files of a ZeRO checkpoint; None in a folder without the parts of its weights."""
-    model: dict[int, str] = {}
-    optimizer: dict[int, str] = {}
-    foreign: list[str] = []
-    for name in names:
-        match = _MODEL.fullmatch(name) or _OPTIMIZER.fullmatch(name)
-        if match is None:
-            continue
-        if int(match["part"]):
-            foreign.append(name)
-        else:
-            (model if match.re is _MODEL else optimizer)[int(match["rank"] or 0)] = name
-    if not optimizer and not any("zero_pp_rank" in name for name in model.values()):
+def files_of(names: Collection[str]) -> list[str] | None:
+    """The files of a ZeRO checkpoint: model states, then optimizer states, each by tensor-parallel part and process.
+    None in a folder without the parts of its weights."""
+    named = [(match, name) for name in names if (match := _MODEL.fullmatch(name) or _OPTIMIZER.fullmatch(name))]
+    if not any(match.re is _OPTIMIZER or match["rank"] for match, _ in named):
         return None
-    ordered = tuple(name for _, name in sorted(model.items()))
-    return ZeroFiles(ordered, dict(sorted(optimizer.items())), tuple(sorted(foreign)))
+    return [name for *_, name in sorted((m.re is _OPTIMIZER, *_numbers(name), name) for m, name in named)]
 
 
-class ZeroPiece(NamedTuple):
-    """`length` elements of a stored tensor from element `start` on; `file`: the number of the index that has it."""
-
-    file: int
-    entry: Entry
-    start: int
-    length: int
-
-
-class ZeroWeight(NamedTuple):
-    """A whole weight. `stored`: the type of its pieces, which are read as `spec.dtype`."""
-
-    spec: Spec
-    stored: DType
-    pieces: tuple[ZeroPiece, ...]
+def _numbers(path: str) -> tuple[int, int]:
+    """The tensor-parallel part and the process of a file."""
+    name = path.rpartition("/")[2]
+    match = _MODEL.fullmatch(name) or _OPTIMIZER.fullmatch(name)
+    return (int(match["part"]), int(match["rank"] or 0)) if match else (0, 0)
 
 
 @dataclass(frozen=True)
 class ModelStates:
-    """The content of a file of model states. `shapes`: of the weights, by group of the optimizer. `module`: the
-    tensors used in training, in 16 bits; none in stage 3."""
+    """The content of a file of model states. `file`: the number of its index. `shapes`: of the weights, by group of the
+    optimizer. `module`: the tensors used in training, in 16 bits; none in stage 3. `rules`: for its parts."""
 
     path: str
+    file: int
     shapes: tuple[Mapping[str, Shape], ...]
     frozen: Mapping[str, Shape]
     fragments: Mapping[str, Entry]
@@ -105,6 +90,7 @@ class ModelStates:
     shared: Mapping[str, str]
     module: Mapping[str, Entry]
     step: int | None = None
+    rules: PartRules | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +99,7 @@ class OptimizerStates:
     padding after each weight of a group, if there is any."""
 
     path: str
+    file: int
     stage: int
     ranks: int
     parts: tuple[Entry, ...]
@@ -123,7 +110,7 @@ class OptimizerStates:
 # ---- the values of one file ------------------------------------------------------------------------------------
 
 
-def model_states(index: Index, value: Any) -> ModelStates:
+def model_states(file: int, index: Index, value: Any) -> ModelStates:
     """`value`: the nested value of the file (`torch.tree`). FormatError if it isn't one of model states."""
     path = index.files[0].name
     top = _dict(value, path, "the file")
@@ -138,15 +125,15 @@ def model_states(index: Index, value: Any) -> ModelStates:
     pairs = shared.items() if isinstance(shared, dict) else [p for p in shared or () if isinstance(p, list | tuple)]
     step = top.get("global_steps")
     return ModelStates(
-        path, tuple(shapes), _shapes(top.get("frozen_param_shapes") or {}, path, "frozen_param_shapes"),
+        path, file, tuple(shapes), _shapes(top.get("frozen_param_shapes") or {}, path, "frozen_param_shapes"),
         _entries(index, fragments if isinstance(fragments, dict) else {}),
         _entries(index, {name: module[name] for name in names if name in module}),
         {str(alias): str(source) for alias, source in pairs}, _entries(index, module),
-        step if type(step) is int else None,
+        step if type(step) is int else None, part_rules(top.get(RULES), path),
     )  # fmt: skip
 
 
-def optimizer_states(index: Index, value: Any) -> OptimizerStates:
+def optimizer_states(file: int, index: Index, value: Any) -> OptimizerStates:
     """`value`: the nested value of the file. FormatError if it isn't one of ZeRO's optimizer states."""
     path = index.files[0].name
     state = _dict(_dict(value, path, "the file").get(_STATE), path, _STATE)
@@ -173,7 +160,7 @@ def optimizer_states(index: Index, value: Any) -> OptimizerStates:
         if not nested or not all(type(n) is int and 0 <= n < _MOST for group in gaps for n in group):
             raise FormatError("not the padding after each weight", path=path, field="param_alignment_paddings")
         gaps = tuple(map(tuple, gaps))
-    return OptimizerStates(path, stage, ranks, stored, gaps, _step(index, state))
+    return OptimizerStates(path, file, stage, ranks, stored, gaps, _step(index, state))
 
 
 def _step(index: Index, state: Mapping[Any, Any]) -> int | None:
@@ -224,14 +211,31 @@ class ZeroFault(NamedTuple):
     path: str
 
 
-def faults(files: ZeroFiles, models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> Iterator[ZeroFault]:
-    """The reasons for which the files aren't one checkpoint. `states`: in the order of `files.optimizer`."""
-    if files.foreign:
-        message = (
-            f"{plural(len(files.foreign), 'file')} of further tensor-parallel parts: only the first part would be read"
+class ZeroPart(NamedTuple):
+    """The files of a tensor-parallel part. `optimizer`: by process."""
+
+    number: int
+    models: tuple[ModelStates, ...]
+    optimizer: Mapping[int, OptimizerStates]
+
+
+def parts_of(models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> list[ZeroPart]:
+    """The files of each tensor-parallel part, in order."""
+    paths = [*(model.path for model in models), *(state.path for state in states)]
+    numbers = sorted({_numbers(path)[0] for path in paths})
+    return [
+        ZeroPart(
+            number, tuple(model for model in models if _numbers(model.path)[0] == number),
+            {rank: state for state in states for part, rank in [_numbers(state.path)] if part == number},
         )
-        yield ZeroFault("parts", message, files.foreign[0])
-    ranks = max((state.ranks for state in states), default=0)
+        for number in numbers
+    ]  # fmt: skip
+
+
+def faults(parts: Sequence[ZeroPart]) -> Iterator[ZeroFault]:
+    """The reasons for which the files aren't one checkpoint."""
+    models = [model for part in parts for model in part.models]
+    states = [state for part in parts for state in part.optimizer.values()]
     for state in states:
         first = states[0]
         if (state.stage, state.ranks) != (first.stage, first.ranks):
@@ -239,57 +243,103 @@ def faults(files: ZeroFiles, models: Sequence[ModelStates], states: Sequence[Opt
             yield ZeroFault("mixed", message, state.path)
         if state.step != first.step:
             yield ZeroFault("step", f"after {state.step} steps, {first.path} after {first.step}", state.path)
-    stage = states[0].stage if states else _SHARDED
-    missing = [n for n in range(ranks) if n not in files.optimizer]
-    if missing or not states:
-        listed = ", ".join(map(str, missing[:8])) or "all"
-        yield ZeroFault("missing", f"the parts of the weights of process {listed} of {ranks or 'all'} are missing", "")
-    for rank, name in files.optimizer.items():
-        if rank >= ranks:
-            yield ZeroFault("mixed", f"of process {rank}, and the others are {ranks}: it is of another run", name)
-    expected = ranks if stage == _SHARDED else 1
-    if len(models) < expected or not models:
-        yield ZeroFault("missing", f"{expected - len(models)} of {expected} files of model states are missing", "")
-    for model in models[1:]:
-        if (model.shapes, model.frozen) != (models[0].shapes, models[0].frozen):
-            yield ZeroFault("mixed", f"other weights than in {models[0].path}", model.path)
+    for model in models:
         if model.step != models[0].step:
             yield ZeroFault("step", f"step {model.step}, {models[0].path} has step {models[0].step}", model.path)
+    if len(parts) > 1:
+        yield from _faults_between(parts)
+    ranks = max((state.ranks for state in states), default=0)
+    for part in parts:
+        yield from _faults_of(part, ranks, states[0].stage if states else _SHARDED)
 
 
-def join(models: Sequence[ModelStates], states: Sequence[OptimizerStates]) -> dict[str, ZeroWeight]:
-    """The whole weights and buffers. `states`: those of all processes in order; the pieces of process n are in file
-    len(models) + n. FormatError if the sizes disagree."""
-    first, base = models[0], len(models)
+def _faults_of(part: ZeroPart, ranks: int, stage: int) -> Iterator[ZeroFault]:
+    """The faults in the files of a tensor-parallel part."""
+    name = f" in mp_rank_{part.number:02}" if part.number else ""
+    missing = [n for n in range(ranks) if n not in part.optimizer]
+    if missing or not part.optimizer:
+        listed = f"{', '.join(map(str, missing[:8])) or 'all'} of {ranks or 'all'}"
+        yield ZeroFault("missing", f"the parts of the weights of process {listed} are missing{name}", "")
+    for rank, state in part.optimizer.items():
+        if rank >= ranks:
+            yield ZeroFault("mixed", f"of process {rank}, and the others are {ranks}: it is of another run", state.path)
+    expected = ranks if stage == _SHARDED else 1
+    if len(part.models) < expected or not part.models:
+        message = f"{expected - len(part.models)} of {expected} files of model states are missing{name}"
+        yield ZeroFault("missing", message, "")
+    for model in part.models[1:]:
+        if (model.shapes, model.frozen) != (part.models[0].shapes, part.models[0].frozen):
+            yield ZeroFault("mixed", f"other weights than in {part.models[0].path}", model.path)
+
+
+def _faults_between(parts: Sequence[ZeroPart]) -> Iterator[ZeroFault]:
+    """The faults of several tensor-parallel parts."""
+    missing = sorted(set(range(parts[-1].number)) - {part.number for part in parts})
+    if missing:
+        yield ZeroFault("missing", f"the files of mp_rank_{missing[0]:02} are missing", "")
+    models = [part.models[0] for part in parts if part.models]
+    first = models[0] if models else None
+    if first is None or first.rules is None:
+        message = f"{len(parts)} tensor-parallel parts, and {RULES}, which states how to join them, is missing"
+        yield ZeroFault("parts", message, "" if first is None else first.path)
+    for model in models[1:]:
+        if first and [*map(list, model.shapes)] != [*map(list, first.shapes)]:
+            yield ZeroFault(
+                "parts", f"other weights than in {first.path}: stages of a pipeline aren't joined", model.path
+            )
+
+
+def join(parts: Sequence[ZeroPart]) -> dict[str, JoinedWeight]:
+    """The whole weights and buffers. FormatError if the sizes disagree."""
+    first, *others = map(_joined_processes, parts)
+    model = parts[0].models[0]
+    if not others or model.rules is None:
+        return with_aliases(model, {name: whole(weight) for name, weight in first.items()})
+    for part, weights in zip(parts[1:], others, strict=True):
+        if odd := weights.keys() ^ first.keys():
+            raise FormatError("tensor-parallel parts have different weights", path=part.models[0].path, field=min(odd))
+    joined = {
+        name: whole(weight) if name in model.buffers
+        else joined_parts(name, [weight, *(weights[name] for weights in others)], model.rules, model.path)
+        for name, weight in first.items()
+    }  # fmt: skip
+    return with_aliases(model, joined)
+
+
+def _joined_processes(part: ZeroPart) -> dict[str, ZeroWeight]:
+    """The weights and buffers of a tensor-parallel part."""
+    states = [state for _, state in sorted(part.optimizer.items())]
+    first = part.models[0]
     sharded = states[0].stage == _SHARDED
-    weights = untrained(models, sharded)
-    trained = _partitioned(first, states, base) if sharded else _concatenated(first, states, base)
-    for name, shape, pieces in trained:
+    weights = untrained(part, sharded)
+    for name, shape, pieces in _partitioned(first, states) if sharded else _concatenated(first, states):
         weights[name] = weight(name, shape, pieces, first.path)
-    return with_aliases(first, weights)
+    return weights
 
 
-def untrained(models: Sequence[ModelStates], sharded: bool) -> dict[str, ZeroWeight]:
+def untrained(part: ZeroPart, sharded: bool) -> dict[str, ZeroWeight]:
     """The buffers, as fp32 if they are floats, and the frozen weights. `sharded`: these are cut into parts."""
+    models = part.models
     first, out = models[0], dict[str, ZeroWeight]()
     for name, entry in first.buffers.items():
         dtype = F32 if entry.dtype.is_float else entry.dtype
-        whole = ZeroPiece(0, entry, 0, entry.spec.elements)
-        out[name] = ZeroWeight(Spec(entry.shape, dtype), entry.dtype, (whole,) if whole.length else ())
+        piece = ZeroPiece(first.file, entry, 0, entry.spec.elements)
+        out[name] = ZeroWeight(Spec(entry.shape, dtype), entry.dtype, (piece,) if piece.length else ())
     for name, shape in first.frozen.items():
-        parts = [model.fragments.get(name) for model in (models if sharded else models[:1])]
-        pieces = [ZeroPiece(n, e, 0, e.spec.elements) for n, e in enumerate(parts) if e is not None]
-        if len(pieces) < len(parts):
+        owners = models if sharded else models[:1]
+        found = [(model.file, model.fragments.get(name)) for model in owners]
+        pieces = [ZeroPiece(file, entry, 0, entry.spec.elements) for file, entry in found if entry is not None]
+        if len(pieces) < len(owners):
             raise FormatError("a part of a frozen weight is missing", path=first.path, field=name)
         out[name] = weight(name, shape, pieces, first.path)
     trained = {name for shapes in first.shapes for name in shapes}
     for name, entry in first.module.items():  # frozen in stage 1, where DeepSpeed lists no frozen weights
         if name not in out and name not in trained and name not in first.shared and entry.spec.elements:
-            out[name] = ZeroWeight(entry.spec, entry.dtype, (ZeroPiece(0, entry, 0, entry.spec.elements),))
+            out[name] = ZeroWeight(entry.spec, entry.dtype, (ZeroPiece(first.file, entry, 0, entry.spec.elements),))
     return out
 
 
-def with_aliases(model: ModelStates, weights: dict[str, ZeroWeight]) -> dict[str, ZeroWeight]:
+def with_aliases(model: ModelStates, weights: dict[str, Weight]) -> dict[str, Weight]:
     """The weights, with the further names of shared ones."""
     return weights | {alias: weights[source] for alias, source in model.shared.items() if source in weights}
 
@@ -317,14 +367,14 @@ def weight(name: str, shape: Shape, pieces: Sequence[ZeroPiece], path: str) -> Z
 _Pieces: TypeAlias = Iterator[tuple[str, Shape, Sequence[ZeroPiece]]]
 
 
-def _concatenated(model: ModelStates, states: Sequence[OptimizerStates], base: int) -> _Pieces:
+def _concatenated(model: ModelStates, states: Sequence[OptimizerStates]) -> _Pieces:
     """Stages 1 and 2: each group is a vector of its weights, cut into one part a process."""
     counts = {len(state.parts) for state in states}
     if counts != {len(model.shapes)}:
         raise FormatError("the files have different numbers of groups of weights", path=states[0].path,
                           expected=len(model.shapes), found=sorted(counts))  # fmt: skip
     for group, shapes in enumerate(model.shapes):
-        parts = _Parts([(base + n, state.parts[group]) for n, state in enumerate(states)])
+        parts = _Parts([(state.file, state.parts[group]) for state in states])
         gaps = _gaps_of(states[0], group, len(shapes))
         offset = 0
         for (name, shape), gap in zip(shapes.items(), gaps, strict=True):
@@ -336,9 +386,9 @@ def _concatenated(model: ModelStates, states: Sequence[OptimizerStates], base: i
             _disagree(states[0].path, f"group {group}", offset, parts.size)
 
 
-def _partitioned(model: ModelStates, states: Sequence[OptimizerStates], base: int) -> _Pieces:
+def _partitioned(model: ModelStates, states: Sequence[OptimizerStates]) -> _Pieces:
     """Stage 3: each weight is cut into one part a process; a process's parts are a vector in several groups."""
-    vectors = [_Parts([(base + n, entry) for entry in state.parts]) for n, state in enumerate(states)]
+    vectors = [_Parts([(state.file, entry) for entry in state.parts]) for state in states]
     offset = 0
     for name, shape in ((name, shape) for shapes in model.shapes for name, shape in shapes.items()):
         count = -(-math.prod(shape) // len(states))

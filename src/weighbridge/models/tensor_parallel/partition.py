@@ -73,6 +73,15 @@ def gather(nodes: Sequence[Node], partition: Partition | None) -> Node:
     return concat(out, partition.axis)
 
 
+def gather_parts(nodes: Sequence[Node], axis: int | None, halves: int = 1) -> Node:
+    """The whole tensor from equal parts along an axis; None: each is whole. `halves`: into how many equal parts each
+    is divided first, all of which are joined with those of the others."""
+    if axis is None or len(nodes) == 1:
+        return nodes[0]
+    size = sum(node.spec.shape[axis] for node in nodes)
+    return gather(nodes, Partition(axis, (Segment(size // halves),) * halves))
+
+
 # ------------------------------------------------------------------------------------------------ by the family's table
 
 

@@ -20,16 +20,16 @@ from weighbridge.reports.lenient import broken
 _MISSING: Final = "sharded/missing-shard"
 
 
-def open_damaged(path: Path, error: WeighbridgeError) -> OpenModel:
-    """Opens the model at `path` as far as headers can be read; its index lists the problems as findings. Raises
-    `error`, for which it couldn't be opened, if nothing is readable."""
-    place, findings = _locate(path, error)
+def open_damaged(path: Path, error: WeighbridgeError, step: int | None = None) -> OpenModel:
+    """Opens the model at `path`, or a training run's `step`, as far as headers can be read; its index lists the
+    problems as findings. Raises `error`, for which it couldn't be opened, if nothing is readable."""
+    place, findings = _locate(path, error, step)
     sources: list[Source] = []
     indexes: list[Index] = []
     try:
         for weight in place.weights:
             try:
-                sources.append(open_source(weight))
+                sources.append(open_source(weight, len(place.weights)))
             except FileNotFoundError:
                 message = f"{weight.name} is missing, and with it its tensors"
                 findings.append(Finding(_MISSING, Severity.ERROR, message, str(weight.parent), hint="download it"))
@@ -37,7 +37,7 @@ def open_damaged(path: Path, error: WeighbridgeError) -> OpenModel:
             from weighbridge.models.distributed import declared  # late: few models are in parts
 
             return OpenModel(place, declared(place.chunks, sources, (*findings, *place.chunks.findings)))
-        if place.zero and isinstance(error, FormatError):  # its files are fine, each for itself
+        if place.trainer and isinstance(error, FormatError):  # its files are fine, each for itself
             findings.append(broken("torch-zip/broken", error, str(path)))
         for source in sources:
             if (index := _read_header(source, findings)) is not None:
@@ -64,11 +64,13 @@ def open_damaged(path: Path, error: WeighbridgeError) -> OpenModel:
     return OpenModel(place, joined)
 
 
-def _locate(path: Path, error: WeighbridgeError) -> tuple[Place, list[Finding]]:
+def _locate(path: Path, error: WeighbridgeError, step: int | None) -> tuple[Place, list[Finding]]:
     """Locates the files, by name in a folder with a broken index."""
     try:
-        return locate(path), []
+        return locate(path, step), []
     except FormatError as index_error:
+        if step is not None:
+            raise
         folder = path if path.is_dir() else path.parent
         suffix = next((s for s in model_suffixes() if any(folder.glob(f"*{s}"))), None)
         if suffix is None:

@@ -152,11 +152,11 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> InspectRep
     place, name = tensor_path.split(path)
     with gc_pause.paused():
         try:
-            model, ranks = open_headers(place, replace(WHOLE, arch_file=options.arch_file))
+            model, ranks = open_headers(place, replace(WHOLE, arch_file=options.arch_file, step=options.step))
         except (FormatError, UnsupportedError) as error:
             from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
 
-            model, ranks = open_damaged(place, error), None
+            model, ranks = open_damaged(place, error, options.step), None
         with model:
             rows = (tensor_path.entry(model.index, name, place),) if name is not None else model.index.entries
             return replace(report_of(model, rows, selection), ranks=ranks)

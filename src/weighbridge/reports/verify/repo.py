@@ -152,7 +152,7 @@ class Repo(Closing):
         return None if self._mmproj is None else _read_file(os.fspath(self._mmproj), resolve(self._mmproj))
 
     def _file(self, name: str) -> RepoFile:
-        return _read_file(name, self.root / name)
+        return _read_file(name, self.root / name, among=len(self.names))
 
     @property
     def weights(self) -> tuple[RepoFile, ...]:
@@ -241,11 +241,11 @@ class Repo(Closing):
                 file.source.close()
 
 
-def _read_file(name: str, path: Path) -> RepoFile:
-    """A file with its format and findings."""
+def _read_file(name: str, path: Path, among: int = 1) -> RepoFile:
+    """A file with its format and findings. `among`: the number of files that are open together."""
     file = RepoFile(name, path)
     try:
-        source = open_source(file.path)
+        source = open_source(file.path, among)
     except OSError as error:
         broken_link = file.path.is_symlink() and not file.path.exists()
         target = f"a link to {os.readlink(file.path)}, which does not exist" if broken_link else None

@@ -21,6 +21,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.io.location import path_text
 from weighbridge.models.arch.registry import read_family
+from weighbridge.models.locate import path_of_step
 from weighbridge.reports.lenient import broken
 from weighbridge.reports.options import VerifyOptions
 from weighbridge.reports.signature.model import SignatureReport
@@ -107,6 +108,8 @@ class VerifyReport:
 def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport:
     """Verifies a file, an index or a folder. Raises FileNotFoundError if `path` doesn't exist, and
     UsageError if `mmproj` isn't a projector or `path` has no language model for it."""
+    if options.step is not None:
+        path = path_of_step(path, options.step)
     families = (read_family(Path(options.arch_file)),) if options.arch_file else ()
     with Repo(path, options.progress, values=options.values, families=families, mmproj=options.mmproj) as repo:
         verify_pairs.check_given(repo)

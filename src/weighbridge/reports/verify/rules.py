@@ -22,6 +22,7 @@ from weighbridge.containers.base import Finding, Severity, Stage
 from weighbridge.containers.formats import POINTERS
 from weighbridge.containers.numbered import sets
 from weighbridge.containers.zero_tail import unwritten
+from weighbridge.io.source import FileSource, ReopenedFile
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.open import open_headers
 from weighbridge.reports import sidecars
@@ -208,8 +209,11 @@ def hole(repo: Repo) -> Iterator[Flaw]:
     """Holes of a sparse file: bytes that were never written and read as zeros."""
     for file in repo.weights:
         source, index = file.parsed
-        place = source.location(0)  # None of a remote file, whose holes are unknown
-        for at, end in _holes(place[0].fileno(), file.size) if place else ():
+        if not isinstance(source, FileSource | ReopenedFile):  # the holes of a remote file are unknown
+            continue
+        with FileSource(source.name) as opened:
+            holes = list(_holes(opened.fileno(), file.size))
+        for at, end in holes:
             # A vocabulary may have as many zeros, and some tools make holes of zeros: only tensors count.
             inside = [e.name for e in index if not e.file and e.offset < end and e.offset + e.nbytes > at]
             if inside and end - at >= ZERO_RUN:

@@ -3,7 +3,7 @@ whether the files of DeepSpeed or TensorRT-LLM fit together, whether an archive 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +15,8 @@ from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
+    from weighbridge.containers.base import Index
+    from weighbridge.containers.torch.megatron import MegatronFault
     from weighbridge.containers.torch.zero import ZeroFault
     from weighbridge.models.runs import TrainingRun
 
@@ -59,34 +61,72 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
         files = zero.files_of([f.base for f in parts])
         if files is None:
             continue
-        listed = (*files.model, *files.optimizer.values())
-        indexes = [f.index for name in listed for f in parts if f.base == name and f.index is not None]
+        indexes = [f.index for name in files for f in parts if f.base == name and f.index is not None]
         path = str(folder)
-        if len(indexes) < len(listed):  # other rules report files that can't be read
+        if len(indexes) < len(files):  # other rules report files that can't be read
             yield zero.ZeroFault("unread", "not every file can be read", path)
             continue
         try:
-            states = read_states(indexes)
-            faults = list(zero.faults(files, states.models, states.optimizer))
-            for fault in faults:
-                yield fault if "/" in fault.path else fault._replace(path=str(folder / fault.path))
+            found = read_states(indexes).parts()
+            faults = list(zero.faults(found))
+            yield from (fault if fault.path else fault._replace(path=path) for fault in faults)
             if not faults:
-                zero.join(states.models, states.optimizer)
+                zero.join(found)
         except (FormatError, UnsupportedError) as error:
             reason = str(error).partition("\n")[0]
             yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
 
 
-def _of_rule(rule: str, repo: Repo) -> Iterator[Flaw]:
-    if "zero" not in repo.memo:
-        repo.memo["zero"] = list(_faults(repo))
-    for fault in repo.memo["zero"]:
+def _rank_sets(repo: Repo) -> Iterator[tuple[str, list[Index | None], str]]:
+    """The ranks of Megatron-LM in each folder and archive of NeMo: the path, the files' contents, the settings."""
+    if not any(file.format in ("torch-zip", "nemo") for file in repo.files):
+        return
+    from weighbridge.containers.torch import megatron, nemo
+    from weighbridge.models.megatron import config_of
+
+    ranks: dict[Path, list[RepoFile]] = {}
+    for file in repo.files:
+        if file.base in megatron.FILES and megatron.is_rank_folder(file.path.parent.name) and not repo.single:
+            ranks.setdefault(file.path.parent.parent, []).append(file)
+        if file.format == nemo.NAME and file.index is not None:
+            archive = nemo.read(file.parsed[0])
+            if any(name != nemo.WEIGHTS for name in archive.weights):
+                yield str(file.path), [*archive.indexes().values()], archive.config
+    for folder, files in ranks.items():
+        yield str(folder), [file.index for file in files], config_of(folder)
+
+
+def _rank_faults(repo: Repo) -> Iterator[MegatronFault]:
+    for path, indexes, config in _rank_sets(repo):
+        from weighbridge.containers.torch import megatron
+        from weighbridge.models.megatron import read_ranks
+
+        readable = [index for index in indexes if index is not None]
+        if len(readable) < len(indexes):  # other rules report files that can't be read
+            yield megatron.MegatronFault("unread", "not every rank's file can be read", path)
+            continue
+        try:
+            yield from megatron.faults_with_tensors(read_ranks(readable, config), path)
+        except (FormatError, UnsupportedError) as error:
+            reason = str(error).partition("\n")[0]
+            yield megatron.MegatronFault("tensors", reason, getattr(error, "path", None) or path)
+
+
+_FAULTS: Final = {"zero": _faults, "megatron": _rank_faults}
+
+
+def _of_rule(trainer: str, rule: str, repo: Repo) -> Iterator[Flaw]:
+    if trainer not in repo.memo:
+        repo.memo[trainer] = list(_FAULTS[trainer](repo))
+    for fault in repo.memo[trainer]:
         if fault.rule == rule:
             yield Flaw(fault.message, fault.path, hint="copy the whole folder again, or use another step")
 
 
-def _check(rule: str) -> Callable[[Repo], Iterator[Flaw]]:
-    return partial(_of_rule, rule)
+def _check(rule: str, text: str) -> Check:
+    """An error about the files of a trainer's processes."""
+    trainer, _, name = rule.partition("/")
+    return Check(rule, Severity.ERROR, text, partial(_of_rule, trainer, name))
 
 
 def unreadable_archive(repo: Repo) -> Iterator[Flaw]:
@@ -115,10 +155,15 @@ RULES: Final = (
     Check("tensorrt/ranks", Severity.ERROR, "the ranks of TensorRT-LLM are complete and fit", ranks_of_tensorrt),
     Check("run/step", Severity.INFO, "which step of a training run is read by default", taken),
     Check("run/unfinished", Severity.WARNING, "every step of a training run was written to its end", unfinished),
-    Check("zero/missing", Severity.ERROR, "the files of every process are in a ZeRO checkpoint", _check("missing")),
-    Check("zero/mixed", Severity.ERROR, "all its files are of one stage and number of processes", _check("mixed")),
-    Check("zero/step", Severity.ERROR, "all its files are of one step", _check("step")),
-    Check("zero/parts", Severity.ERROR, "it has no further tensor-parallel parts", _check("parts")),
-    Check("zero/sizes", Severity.ERROR, "the sizes of its weights and of the processes' parts agree", _check("sizes")),
-    Check("zero/unread", Severity.ERROR, "each of its files can be read", _check("unread")),
+    _check("zero/missing", "the files of every process are in a ZeRO checkpoint"),
+    _check("zero/mixed", "all its files are of one stage and number of processes"),
+    _check("zero/step", "all its files are of one step"),
+    _check("zero/parts", "it states how its tensor-parallel parts are joined"),
+    _check("zero/sizes", "the sizes of its weights and of the processes' parts agree"),
+    _check("zero/unread", "each of its files can be read"),
+    _check("megatron/missing", "the files of every rank are in a Megatron-LM checkpoint"),
+    _check("megatron/mixed", "all its files are of one number of ranks"),
+    _check("megatron/step", "all its files are of one step"),
+    _check("megatron/tensors", "the tensors of its ranks fit together, and its settings"),
+    _check("megatron/unread", "each of its files can be read"),
 )

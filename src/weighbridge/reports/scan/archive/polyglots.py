@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB, ZIP_TAIL
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import tar, zip_peek
 from weighbridge.containers.archive.zip_records import END
 from weighbridge.containers.hdf5.structure import SIGNATURE, starts
 from weighbridge.containers.sniff.probe import Probe
+from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Part, Piece, escape
 
 _UNPACKED: Final = 16 * MIB  # of a compressed member, whose end is unpacked last
@@ -61,11 +64,23 @@ def appended(part: Part) -> Iterator[Piece]:
     offsets = [m.offset for m in directory.members if zip_peek.payload(probe, m) is not None]
     if directory.shift < 0 and not offsets:
         return  # only the directory of some archive
+    if offsets and _is_member(source, min(offsets), directory.members):
+        return
     if source.head(2) not in _PROGRAMS or not offsets:
         begin = f" begins at byte {min(offsets)}" if offsets else ""
         message = f"a zip archive with {plural(len(directory.members), 'member')}{begin}"
         yield part.finding("file/appended-zip", message, at=min(offsets, default=None))
     yield part.inside(_INSIDE, source, "zip")
+
+
+def _is_member(source: Source, at: int, listed: Sequence[zip_peek.ListedMember]) -> bool:
+    """Whether the zip that begins at `at`, with these members, is a file of a tar, which is scanned by itself."""
+    with suppress(FormatError, UnsupportedError):
+        for member in tar.members(source) if tar.begins(source) else ():
+            if member.kind == "file" and member.start == at:
+                inside = zip_peek.directory(Probe(source.window(at, member.size)))
+                return inside is not None and [m.name for m in inside.members] == [m.name for m in listed]
+    return False
 
 
 def as_tar(part: Part) -> Iterator[Piece]:

@@ -1,0 +1,59 @@
+"""Opens the files of a training step that the trainer's processes wrote, each with its part of the model.
+
+open_joined(place, sources)                the whole weights, joined while they are read, and the parts left out
+open_joined(place, sources, apart=True)    every tensor of every file, the optimizer's too, as it is stored
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from weighbridge.containers import opening
+from weighbridge.containers.base import Index
+from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
+from weighbridge.models.locate import Place
+from weighbridge.models.megatron import open_megatron
+from weighbridge.models.nemo import open_nemo
+from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
+from weighbridge.models.zero import open_zero
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+Joined: TypeAlias = tuple[Index, Mapping[str, "Node"], tuple[Dropped, ...]]
+#: The functions that open the files of a trainer's processes, by `Place.trainer`.
+OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], Joined]]] = MappingProxyType(
+    {"deepspeed": open_zero, "megatron": open_megatron, "nemo": open_nemo}
+)
+_SUFFIX: Final = ".pt"
+
+
+def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> Joined:
+    """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above; the
+    files of an archive are joined. FormatError if the files aren't one complete checkpoint."""
+    if apart and place.trainer != "nemo":
+        return _open_apart(place, sources)
+    return OPENERS[place.trainer](place, sources)
+
+
+def _open_apart(place: Place, sources: list[Source]) -> Joined:
+    """Every tensor of the weights' files and of the files next to them, such as the optimizer's. The names begin with
+    the file's."""
+    folders = dict.fromkeys(path.parent for path in place.weights)
+    near = sorted(p for folder in folders for p in folder.iterdir() if p.suffix == _SUFFIX and p not in place.weights)
+    sources += [open_source(path, among=len(place.weights) + len(near)) for path in near]
+    indexes = list(map(opening.parse, sources))
+    files = [path.relative_to(place.path).with_suffix("") for path in (*place.weights, *near)]
+    parts = {
+        f"{'.'.join(file.parts)}.{entry.name}": (number, entry)
+        for number, (file, index) in enumerate(zip(files, indexes, strict=True))
+        for entry in index
+    }
+    named = ((number, msgspec.structs.replace(entry, name=name)) for name, (number, entry) in parts.items())
+    nodes = JoinedTensors(parts, lambda part: node_builder(indexes[part[0]])(part[1]))
+    return joined_index(indexes, named), nodes, ()
