@@ -190,17 +190,15 @@ class ForwardPass:
     def _network(self, layer: int, states: HiddenStates, commit: bool) -> None:
         name = f"layers.{layer}.mlp"
         if self.graph.has(f"layers.{layer}.moe.router.weight"):
-            self._add(states, name, layers.experts(self.weights, layer), self._batch(states), commit)
+            together = max(1, _BATCH // (states.shape[1] * states.shape[2] * 4))
+            self._add(states, name, layers.experts(self.weights, layer), together, commit)
         else:
             self._add(states, name, layers.feed_forward(self.weights, name), 1, commit)
 
-    def _batch(self, states: HiddenStates) -> int:
-        """Texts whose tokens go through experts together."""
-        return max(1, _BATCH // (states.shape[1] * states.shape[2] * 4))
-
     def _add(self, states: HiddenStates, name: str, run: Block, batch: int, commit: bool) -> None:
         """Adds a block's output to the states of all texts, `batch` of them at a time."""
-        before, after = self.weights.norm(f"{name}.norm"), self._post_norm(name)
+        before = self.weights.norm(f"{name}.norm")
+        after = self.weights.norm(f"{name}.post_norm") if self.graph.has(f"{name}.post_norm.weight") else None
         scale = np.float32(self.graph.config.residual_scale or 1)
         for start in range(0, states.shape[0], batch):
             texts = range(start, min(start + batch, states.shape[0]))
@@ -214,9 +212,6 @@ class ForwardPass:
                 raise FormatError("values aren't finite", path=name, hint="the weights or their scales are damaged")
             for text, part in zip(texts, np.split(out, len(texts)), strict=True) if commit else ():
                 states[text] = part
-
-    def _post_norm(self, name: str) -> Block | None:
-        return self.weights.norm(f"{name}.post_norm") if self.graph.has(f"{name}.post_norm.weight") else None
 
     def _parallel(self, layer: int, states: HiddenStates, commit: bool) -> None:
         """Both blocks read the layer's input. The second has a norm of its own, or the first's."""

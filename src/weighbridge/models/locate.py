@@ -3,8 +3,7 @@
 model/                            its index, its one file, or the files of one numbered set
 model.safetensors.index.json      the set that it lists
 model-00002-of-00003.gguf         the whole set (llama.cpp's splits have the metadata in the first)
-checkpoint/                       model.ckpt.index of TensorFlow, a SavedModel's variables/variables.index
-model.ckpt                        model.ckpt.index
+checkpoint/, model.ckpt           model.ckpt.index of TensorFlow, a SavedModel's variables/variables.index
 model.mlpackage/                  Data/com.apple.CoreML/model.mlmodel
 checkpoint/                       .metadata of torch.distributed.checkpoint, and the files that it lists
 engine/                           config.json and rank0.safetensors ... of TensorRT-LLM
@@ -77,12 +76,10 @@ _OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER)
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
 #: The suffix of a TensorFlow checkpoint's table, and the data's; the file that names the newest; a SavedModel's table.
-TABLE: Final = ".index"
-_TABLE_DATA: Final = ".data-00000-of-"
-_NEWEST: Final = "checkpoint"
+TABLE, _TABLE_DATA, _NEWEST = ".index", ".data-00000-of-", "checkpoint"
+_SAVED_MODEL: Final = ("saved_model.pb", "variables/variables.index")
 #: The list of files of a Core ML package, and the folder of its model.
 _CORE_ML: Final = ("Manifest.json", "Data/com.apple.CoreML")
-_SAVED_MODEL: Final = ("saved_model.pb", "variables/variables.index")
 
 
 def is_training(name: str) -> bool:
@@ -274,8 +271,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
     if any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name == TENSORRT for name in names):
-        distributed = _locate_parts(folder, names)
-        if distributed is not None:
+        if (distributed := _locate_parts(folder, names)) is not None:
             return distributed
     for suffix in _SUFFIXES:
         notes = []
@@ -375,8 +371,7 @@ def _locate_step(folder: Path, step: int | None = None) -> Place | None:
     the folder has no steps."""
     from weighbridge.models import runs
 
-    run = runs.choose(folder, step)
-    if run is None or run.taken is None:
+    if (run := runs.choose(folder, step)) is None or run.taken is None:
         return None
     weights = runs.weights_of(run.taken)
     place = locate(weights)

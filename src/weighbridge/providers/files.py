@@ -122,17 +122,15 @@ def open_files(
     `{"bits": 4, "group_size": 64}`, with entries for modules that differ)."""
     model = open_model(path, source)
     try:
-        own = quantization if quantization is not None else _inferred(model)
+        own = quantization
+        if own is None and model.format == "safetensors":
+            own = inferred(model.config, model.index.by_name)
         by = "caller" if quantization is not None else "shapes" if own else "config"
         check_names(model, names)
         return FileProvider(_with_quantization(model, own), names, options, by, rank)
     except BaseException:
         model.close()
         raise
-
-
-def _inferred(model: OpenModel) -> Mapping[str, Any] | None:
-    return inferred(model.config, model.index.by_name) if model.format == "safetensors" else None
 
 
 def _with_quantization(model: OpenModel, own: Mapping[str, Any] | None) -> OpenModel:

@@ -330,7 +330,9 @@ class HttpClient(Retrier):
         except (ValueError, InvalidURL) as error:
             raise RemoteError(f"{name}: no valid address: {error}", hint="check it") from None
         except (OSError, HTTPException) as error:
-            raise TransientError(_words(error, url)) from None
+            host = urlsplit(url).netloc.rpartition("@")[2]
+            reason = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
+            raise TransientError(f"no answer from {host} ({reason})") from None
 
     def _redirected(self, response: Answer, url: str, name: str, linked: str | None) -> str:
         location = quote(response.headers.get("location", "").encode("latin-1", "replace"), safe=SAFE)
@@ -425,8 +427,3 @@ def _retry_after(response: Answer) -> float | None:
         return float(text)
     limit = re.search(r";t=(\d+)", response.headers.get("ratelimit", ""))
     return float(limit[1]) + 1 if limit else None
-
-
-def _words(error: Exception, url: str) -> str:
-    host = urlsplit(url).netloc.rpartition("@")[2]
-    return f"no answer from {host} ({type(error).__name__}{f': {error}' if str(error) else ''})"

@@ -167,7 +167,9 @@ def _offset(tensor_list: TensorList, name: str, tensor: FlatTable, program: Flat
             raise missing
         return data.start
     if tensor.place(6) is not None:
-        table = _mutable(tensor, program.vector(6))
+        extra, groups = tensor.table(9), program.vector(6)  # the initial value of a mutable tensor
+        group = extra.number(0, "Q") if extra else 0
+        table = groups.table(group) if groups and group < groups.length else None
     offsets = table.vector(1, 8) if table else None
     if table is None or offsets is None or number >= offsets.length:
         raise missing
@@ -176,13 +178,6 @@ def _offset(tensor_list: TensorList, name: str, tensor: FlatTable, program: Flat
     if offset > size:
         raise tensor_list.error("a buffer is outside its segment", name, tensor.at, expected=f"<= {size}", found=offset)
     return start + offset
-
-
-def _mutable(tensor: FlatTable, groups: Vector | None) -> FlatTable | None:
-    """The table of offsets for the initial value of a mutable tensor."""
-    extra = tensor.table(9)
-    group = extra.number(0, "Q") if extra else 0
-    return groups.table(group) if groups and group < groups.length else None
 
 
 def _named(tensor_list: TensorList, named: Vector | None) -> Iterator[tuple[str, int, FlatTable]]:

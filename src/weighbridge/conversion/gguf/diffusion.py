@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from weighbridge.base import limits
-from weighbridge.base.dtypes import BF16, F16, F32, DType, DTypeLike, Kind, requested_dtype
+from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind, requested_dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.words import plural
@@ -26,7 +26,7 @@ from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, named_tensors
 from weighbridge.models.model import OpenModel
-from weighbridge.tensors.nodes import LogicalTensor, reshape
+from weighbridge.tensors.nodes import reshape
 
 
 def architecture_of(found: DiffusionModel) -> str:
@@ -41,7 +41,8 @@ def architecture_of(found: DiffusionModel) -> str:
 
 def to_gguf(model: OpenModel, found: DiffusionModel, options: GgufOptions) -> PlanBuilder:
     """Plans the tensors in the types of an unquantized file, or with matrices in a requested type."""
-    dtype = _requested(options.dtype)
+    chosen = requested_dtype(options.dtype)
+    dtype = None if chosen is None else dtype_policy.requested_gguf_dtype(chosen.name, ())
     block = dtype is not None and dtype.kind is Kind.BLOCK
     draft = plan(model, found, options, None if block else dtype, unrounded=block)
     if dtype is None or not block:
@@ -77,7 +78,7 @@ def plan(
             keys[SHAPE_KEY + name] = KV("arr[i32]", list(tensor.spec.shape))
         changes = diffusion_types.quantizable(architecture, name, tensor.spec.with_shape(*shape).with_dtype(base))
         if unrounded and changes:
-            base = _precise(tensor)
+            base = tensor.spec.dtype if tensor.spec.dtype in (F32, F16, BF16) else F32  # holds the values exactly
         draft.tensors[name] = reshape(cast_to(name, tensor, base, draft), shape)
     ftype = dtype or next((n.spec.dtype for n in draft.tensors.values() if n.spec.dtype in (BF16, F16)), F16)
     general = {
@@ -88,16 +89,6 @@ def plan(
     draft.metadata = metadata.with_alignment(metadata.named({**general, **keys}, options.name), options.align)
     draft.notes += _notes(found, draft)
     return draft
-
-
-def _requested(dtype: DTypeLike | None) -> DType | None:
-    chosen = requested_dtype(dtype)
-    return None if chosen is None else dtype_policy.requested_gguf_dtype(chosen.name, ())
-
-
-def _precise(tensor: LogicalTensor) -> DType:
-    """A float type that holds the tensor's values exactly."""
-    return tensor.spec.dtype if tensor.spec.dtype in (F32, F16, BF16) else F32
 
 
 def _left_out(others: tuple[str, ...]) -> list[Loss]:

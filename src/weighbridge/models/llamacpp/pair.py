@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -51,6 +52,7 @@ class Width(NamedTuple):
 
 
 _BASENAME: Final = "general.basename"
+_BASE_MODEL: Final = re.compile(r"general\.base_model\..*\.repo_url", re.DOTALL)
 
 
 def text_width(keys: Mapping[str, Any]) -> Width | None:
@@ -68,28 +70,21 @@ def projected_widths(towers: Candidate) -> Iterator[Width]:
     present = modalities(towers)
     for modality in projector_table().modality:
         named, key = str(type_of(towers, modality)), f"{modality}.projection_dim"
-        if modality in present and (width := _last_tensor(towers.shapes, _type_for(named, modality))):
+        of_tower = table().mixed.get(named, {}).get(modality, named)  # some types stand for one of each tower
+        if modality in present and (width := _last_tensor(towers.shapes, of_tower)):
             yield width
         elif isinstance(size := towers.get(key), int):
             yield Width(size, towers.key(key))
-
-
-def _type_for(named: str, modality: str) -> str:
-    """The type of one modality, if the named type stands for several."""
-    return table().mixed.get(named, {}).get(modality, named)
 
 
 def _last_tensor(shapes: Mapping[str, Shape], named: str) -> Width | None:
     for names, axis in ((table().first, 0), (table().last, -1)):
         for tensor, types in names.items():
             if named in types and (shape := shapes.get(tensor)):
-                layers = _deepstack_layers(shapes) if named in table().deepstack.types else 0
+                pattern = table().deepstack.tensor if named in table().deepstack.types else ""
+                layers = sum(fnmatchcase(name, pattern) for name in shapes)
                 return Width(shape[axis] * (1 + layers), f"{tensor}{f' x (1 + {layers})' if layers else ''}")
     return None
-
-
-def _deepstack_layers(shapes: Mapping[str, Shape]) -> int:
-    return sum(fnmatchcase(name, table().deepstack.tensor) for name in shapes)
 
 
 def width_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
@@ -110,7 +105,7 @@ def base_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
     """Why two files of the same width seem to be of different models, by their base models, their names or their
     classes; None if nothing contradicts."""
     bases = [
-        {str(value).lower() for key, value in keys.items() if _names_base(key) and isinstance(value, str)}
+        {str(value).lower() for key, value in keys.items() if _BASE_MODEL.fullmatch(key) and isinstance(value, str)}
         for keys in (language, towers.metadata)
     ]
     if all(bases) and not bases[0] & bases[1]:
@@ -127,10 +122,6 @@ def base_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
     if any(projector.architectures.keys() & same.architectures.keys() for same in graph):
         return None
     return f"no class has a {family.name} language model and a {projector.name} projector"
-
-
-def _names_base(key: str) -> bool:
-    return key.startswith("general.base_model.") and key.endswith(".repo_url")
 
 
 def check_pair(language: Mapping[str, Any], towers: Candidate) -> None:

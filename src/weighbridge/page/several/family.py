@@ -8,7 +8,7 @@ from typing import Final
 
 from weighbridge.base.options import Progress
 from weighbridge.models.model import OpenModel
-from weighbridge.reports.lineage.model import APART, LineageModel, LineagePair, LineageReport
+from weighbridge.reports.lineage.model import APART, LineageModel, LineageReport
 from weighbridge.reports.lineage.report import relate_models
 from weighbridge.reports.lineage.words import branch_text, describe, sentence
 
@@ -70,13 +70,15 @@ def family_view(report: LineageReport) -> FamilyView:
         for row in report.tree
     )  # fmt: skip
     related = [pair for pair in report.pairs if pair.relation not in APART]
+    pairs = (
+        FamilyPair(
+            numbers[pair.a], numbers[pair.b], None if pair.parent is None else numbers[pair.parent], describe(pair),
+            pair.cosine, pair.distance,
+        )
+        for pair in related
+    )  # fmt: skip
+    of_two = sentence(report.pairs[0]) if len(report.models) == 2 else ""
     return FamilyView(
-        report.models, tuple(rows), tuple(_numbered(pair, numbers) for pair in related),
-        len(report.pairs) - len(related), sentence(report.pairs[0]) if len(report.models) == 2 else "",
+        report.models, tuple(rows), tuple(pairs), len(report.pairs) - len(related), of_two,
         (*report.contradictions, *report.notes), report.bytes_read,
     )  # fmt: skip
-
-
-def _numbered(pair: LineagePair, numbers: dict[str, int]) -> FamilyPair:
-    parent = None if pair.parent is None else numbers[pair.parent]
-    return FamilyPair(numbers[pair.a], numbers[pair.b], parent, describe(pair), pair.cosine, pair.distance)

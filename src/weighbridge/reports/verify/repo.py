@@ -144,15 +144,12 @@ class Repo(Closing):
 
     @cached_property
     def files(self) -> tuple[RepoFile, ...]:
-        return _with_chunks(tuple(self._file(name) for name in self.names))
+        return _with_chunks(tuple(_read_file(name, self.root / name, among=len(self.names)) for name in self.names))
 
     @cached_property
     def mmproj(self) -> RepoFile | None:
         """The projector that is checked with the model."""
         return None if self._mmproj is None else _read_file(os.fspath(self._mmproj), resolve(self._mmproj))
-
-    def _file(self, name: str) -> RepoFile:
-        return _read_file(name, self.root / name, among=len(self.names))
 
     @property
     def weights(self) -> tuple[RepoFile, ...]:

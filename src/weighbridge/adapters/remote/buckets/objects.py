@@ -66,7 +66,8 @@ class BucketFile:
             options["if_match"] = f'"{self.version}"'
         with BucketErrors(self.name):
             found = obstore.get(self.store, self.key, options=options)
-        if found.meta["size"] != self.size or _differs(found.meta["e_tag"], self.version):
+        etag = found.meta["e_tag"]  # not every store has one
+        if found.meta["size"] != self.size or (etag and self.version and bare_etag(etag) != self.version):
             raise changed(self.name)
         chunks, count = iter(found.stream(min_chunk_size=1)), 0
         while count < length:
@@ -123,11 +124,6 @@ class BucketTree:
             raise FileNotFoundError(2, "no such object", f"{self.title}/{name}")
         title, version = f"{self.title}/{name}", bare_etag(found["e_tag"])
         return RangeSource(BucketFile(self.store, name, title, found["size"], version, self.retrier))
-
-
-def _differs(etag: str | None, version: str) -> bool:
-    """Whether an answer's ETag shows another version than that of the list; not if either of them has none."""
-    return bool(etag and version) and bare_etag(etag) != version
 
 
 #: Variables to set if a store asks for credentials, by scheme.
