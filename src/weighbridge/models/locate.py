@@ -270,9 +270,9 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name == TENSORRT for name in names):
-        if (distributed := _locate_parts(folder, names)) is not None:
-            return distributed
+    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name == TENSORRT for name in names)
+    if in_parts and (distributed := _locate_parts(folder, names)) is not None:
+        return distributed
     for suffix in _SUFFIXES:
         notes = []
         main = _MAIN.get(suffix, f"model{suffix}")
