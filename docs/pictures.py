@@ -66,7 +66,7 @@ def main(models: list[str], measured: list[str]) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
         for name, picture in PICTURES.items():
             first, *others = models[picture.first : picture.last]
-            with wb.view(first, others, measured=measured if picture.last is None else (), browser=False) as view:
+            with wb.view(first, others, quality_report=measured if picture.last is None else (), browser=False) as view:
                 take(browser, view.url, picture, FOLDER / name)
         browser.close()
 

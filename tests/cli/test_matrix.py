@@ -120,6 +120,7 @@ VALUES: Mapping[str, str] = {
     "--identity": "me", "--identity-provider": "https://example.org", "--format": "spdx|cyclonedx",
     "--shard-size": "1k", "--sbom": "OUT2.cdx.json", "--base-card": "FOLDER", "--timestamp": "2026-01-31",
     "--step": "3", "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
+    "--quality-report": "TYPES",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {

@@ -136,7 +136,7 @@ def reports(models: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path
 
 @pytest.fixture(scope="module")
 def reports_url(models: Path, reports: list[Path]) -> Iterator[str]:
-    options = [word for path in reports for word in ("--measured", str(path))]
+    options = [word for path in reports for word in ("--quality-report", str(path))]
     yield from serving(models / "f16.gguf", models / "q4.gguf", *options)
 
 
@@ -196,6 +196,6 @@ def test_everybody_can_use_the_quality(visit: Visits, reports_url: str) -> None:
 
 
 def test_an_exported_page_has_measurements(visit: Visits, models: Path, reports: list[Path], tmp_path: Path) -> None:
-    wb.export_view(models / "q4.gguf", tmp_path / "page.html", measured=[str(path) for path in reports])
+    wb.export_view(models / "q4.gguf", tmp_path / "page.html", quality_report=[str(path) for path in reports])
     page = settled(visit(f"{(tmp_path / 'page.html').as_uri()}#panel=quality"))
     assert page.locator("circle").count() > 20

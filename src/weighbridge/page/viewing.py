@@ -52,7 +52,7 @@ class ServedPage(Closing):
 @dataclass(frozen=True, kw_only=True)
 class PageOptions(StepOptions, FamilyOptions):
     other: Path | Sequence[Path] | None = field(default=None, kw_only=False)
-    measured: Sequence[str] = option(
+    quality_report: Sequence[str] = option(
         "Draw a saved report of quantize --report or quality --json.", (), metavar="FILE", kind="file"
     )
 
@@ -137,9 +137,9 @@ def _page_data(path: Path, options: PageOptions) -> PageData:
     others = [] if other is None else [other] if isinstance(other, str | os.PathLike) else other
     if len(others) >= MOST:
         raise UsageError(f"a page shows 1 to {MOST} models, not {len(others) + 1}")
-    if options.measured:
+    if options.quality_report:
         from weighbridge.page.views.measured import read_measured
 
-        read_measured(options.measured, {})  # refuses other files before the models are opened
+        read_measured(options.quality_report, {})  # refuses other files before the models are opened
     opening = SourceOptions(arch_file=options.arch_file, step=options.step)
-    return PageData(path, *others, options=opening, measured=options.measured)
+    return PageData(path, *others, options=opening, measured=options.quality_report)
