@@ -14,6 +14,8 @@ from tests.page.test_browser import ROWS, SHOWN, at, settled
 from tests.remote.servers import FileServer, Hub
 from tests.remote.test_tls import context, trust
 
+from weighbridge.page.data import PageData
+from weighbridge.page.endpoints import start
 from weighbridge.reports.stores.listing import list_models
 
 COMMIT = "b" * 40
@@ -93,9 +95,18 @@ def test_a_model_behind_an_address_is_shown(
         page = visit(at(url, "tensors"))
         page.wait_for_selector(ROWS)
         assert page.get_by_role("heading", level=1).inner_text() == "q4.gguf"
+        assert "fetched to open it" in page.locator("header .quiet").first.inner_text()
         page = settled(visit(at(url, "microscope", mode="bytes", at=0)))
         shown = bytes.fromhex("".join(page.locator(".hex i").all_inner_texts()))
         assert shown == (models / "q4.gguf").read_bytes()[:512]
+
+
+def test_the_bytes_that_came_are_counted(models: Path) -> None:
+    server = FileServer({"/q4.gguf": models / "q4.gguf"})
+    with server.running(), PageData(f"{server.url}/q4.gguf") as data:
+        assert 0 < start(data)["models"][0]["fetched"] <= server.sent
+    with PageData(models / "q4.gguf") as data:
+        assert start(data)["models"][0]["fetched"] is None
 
 
 def test_a_model_on_the_hub_is_shown(visit: Visits, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,12 @@ class RangeSource(Source):
         self._running: set[_Piece] = set()
         # The stream: the end of its requests, the length of its next window, whether it reads ahead.
         self._tail, self._window, self._flows = 0, FIRST, False
+        self._fetched = 0
         self._in_header = False  # the stream is a header, which nothing is read ahead of unless its end is expected
+
+    @property
+    def fetched(self) -> int:
+        return self._fetched
 
     @property
     def version(self) -> str:
@@ -273,6 +278,7 @@ class RangeSource(Source):
             if data and self._cache.at(self._key, 0)[0] is None and self._cache.add(self._key, piece, ahead=True):
                 piece.data = data
             self._tail = len(data)
+            self._fetched += len(data)
 
     def _readinto(self, offset: int, out: memoryview) -> int:
         done = 0
@@ -364,6 +370,8 @@ class RangeSource(Source):
     def _fetch(self, piece: _Piece) -> None:
         try:
             self.file.fetch(piece.start, memoryview(piece.data), self._is_stopped)
+            with self._cache.lock:
+                self._fetched += piece.size
         except BaseException:
             with self._cache.lock:
                 self._cache.drop(piece)
@@ -395,6 +403,8 @@ class RangeSource(Source):
             for future in futures:
                 if not future.cancelled():
                     future.exception()
+        with self._cache.lock:
+            self._fetched += len(out)
         return len(out)
 
     def close(self) -> None:

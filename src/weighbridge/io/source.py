@@ -33,6 +33,11 @@ class Source(Closing, ABC):
     #: True if each read may be a round trip, so reads should be announced (`advise`).
     remote: bool = False
 
+    @property
+    def fetched(self) -> int:
+        """The bytes that came from a server so far."""
+        return 0
+
     @abstractmethod
     def _readinto(self, offset: int, out: memoryview) -> int:
         """Fills `out` from `offset` and returns the number of bytes read. Bounds are already checked."""
@@ -111,6 +116,10 @@ class Window(Source):
         self.parent, self.offset, self.size = parent, offset, size
         self.name = name or parent.name
         self.sequential, self.remote = parent.sequential, parent.remote
+
+    @property
+    def fetched(self) -> int:
+        return self.parent.fetched
 
     def _readinto(self, offset: int, out: memoryview) -> int:
         return self.parent._readinto(self.offset + offset, out)

@@ -47,6 +47,7 @@ def start(data: PageModels) -> dict[str, Any]:
             "adapter": adapter_form(model) is not None,
             "imatrix": model.format == "gguf" and recognised(model.index.files[0]),
             "folder": model.format != "gguf" and model.place.path.is_dir(),
+            "fetched": sum(s.fetched for s in model.index.files) if any(s.remote for s in model.index.files) else None,
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),

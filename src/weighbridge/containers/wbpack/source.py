@@ -26,6 +26,10 @@ class OriginalSource(Source):
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
 
+    @property
+    def fetched(self) -> int:
+        return self.packed.fetched
+
     def _readinto(self, offset: int, out: memoryview) -> int:
         end = offset + len(out)
         for chunk in self.archive.chunks(offset, end):

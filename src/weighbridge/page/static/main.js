@@ -85,7 +85,7 @@ function App() {
   return html`
     <a class="skip" href="#content" onClick=${(e) => (e.preventDefault(), document.getElementById("content").focus())}>Skip to the panel</a>
     <header class=${models.length > 1 ? "two" : ""}><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
-      <span class="quiet">${all.length > 2 && `${models.length} of ${all.length} models: `}${models.map((m) => `${m.format}, ${bytes(m.files.reduce((s, f) => s + f.size, 0))}`).join(" · ")}</span></div>
+      <span class="quiet">${all.length > 2 && `${models.length} of ${all.length} models: `}${models.map((m) => `${m.format}, ${bytes(m.files.reduce((s, f) => s + f.size, 0))}${m.fetched == null ? "" : `, ${bytes(m.fetched)} fetched to open it`}`).join(" · ")}</span></div>
       ${models.length > 1 && html`<${Choice} label="Model" options=${models.map((m, i) => [i, "AB"[i]])} value=${model} onChange=${(m) => go({ model: m, tensor: undefined, at: undefined, file: undefined })} />`}
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} />
       ${all.length > 2 && html`<${Sides} all=${all} sides=${sides} go=${go} />`}</header>
