@@ -27,6 +27,7 @@ PARTS: Final = {
     "libfuse": Part("Debian's fuse3, and access to /dev/fuse", "wb mount"),
     "nginx": Part("Debian's nginx-light", "reading from nginx"),
     "chromium": Part("Debian's chromium", "the page of wb view in a browser"),
+    "node": Part("Debian's nodejs", "the extension for VS Code"),
     "npm": Part("Debian's npm", "the page that runs inside a browser"),
     "azurite-blob": Part("npm install --global azurite", "uploads to Azurite"),
     "mkfs.btrfs": Part("Debian's btrfs-progs", "shared blocks on btrfs"),
