@@ -53,7 +53,7 @@ class ServedPage(Closing):
 class PageOptions(StepOptions, FamilyOptions):
     other: Path | Sequence[Path] | None = field(default=None, kw_only=False)
     quality_report: Sequence[str] = option(
-        "Draw a saved report of quantize --report or quality --json.", (), metavar="FILE", kind="file"
+        "Saved report of wb quantize or wb quality to draw. Repeatable.", (), metavar="FILE", kind="file"
     )
 
 
