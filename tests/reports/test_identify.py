@@ -47,6 +47,8 @@ CASES: list[tuple[str, Files, str]] = [
     ("training-run", {"checkpoint-5/model.safetensors": WEIGHTS, "checkpoint-5/trainer_state.json": b"{}"},
      "transformers' Trainer"),
     ("deepspeed", {"mp_rank_00_model_states.pt": ZIP}, ""),
+    ("megatron", {"mp_rank_00/model_optim_rng.pt": ZIP}, ""),
+    ("nemo-folder", {"weights/.metadata": b"\x80\x02}.", "weights/__0_0.distcp": ZIP}, ""),
     ("tensorrt-llm", {"config.json": b'{"mapping": {"tp_size": 1}}', "rank0.safetensors": WEIGHTS}, ""),
     ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),
     ("weights", {"w.safetensors": WEIGHTS}, ""),
