@@ -39,10 +39,11 @@ def _saved(save: Callable[[Any], object]) -> bytes:
 
 
 ARRAYS: dict[str, Any] = {"a": np.ones(2), "b": np.arange(300)}
+_SEVERAL = ("", ".llamafile", ".mlmodel")  # a folder, a program, a header whose weights are another file
 INNER = {
     "array.pkl": pickle.dumps(ARRAYS, 4), "old.pkl": pickle.dumps(ARRAYS, 0),
     "packed.npz": _saved(lambda out: np.savez_compressed(out, **ARRAYS)),
-    **{f"{f.name}{f.suffix}": data for f in READ if f.suffix not in ('', '.llamafile') for data in samples(f)[:1]},
+    **{f"{f.name}{f.suffix}": data for f in READ if f.suffix not in _SEVERAL for data in samples(f)[:1]},
 }  # fmt: skip
 
 
