@@ -17,6 +17,7 @@ from weighbridge.page.control import Control
 from weighbridge.page.models import PageModels
 
 if TYPE_CHECKING:
+    from weighbridge.models.model import OpenModel
     from weighbridge.page.chat.template import RenderedTemplate
 
 _SHOWN: Final = 200  # moved regions
@@ -36,6 +37,12 @@ class Endpoint:
     cached: bool = False
 
 
+def bytes_fetched(model: OpenModel) -> int | None:
+    """Returns the bytes that were fetched to open a model; None for one on this machine."""
+    files = model.index.files
+    return sum(file.fetched for file in files) if any(file.remote for file in files) else None
+
+
 def start(data: PageModels) -> dict[str, Any]:
     """The models and their descriptions, enough for a first look."""
     from weighbridge.models.lora.forms import adapter_form
@@ -47,7 +54,7 @@ def start(data: PageModels) -> dict[str, Any]:
             "adapter": adapter_form(model) is not None,
             "imatrix": model.format == "gguf" and recognised(model.index.files[0]),
             "folder": model.format != "gguf" and model.place.path.is_dir(),
-            "fetched": sum(s.fetched for s in model.index.files) if any(s.remote for s in model.index.files) else None,
+            "fetched": bytes_fetched(model) if data.read_here else None,
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),
