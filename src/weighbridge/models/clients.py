@@ -10,6 +10,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Finding
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.io.location import WrappedPath
 from weighbridge.models.llamacpp import rules as llamacpp
 from weighbridge.models.mlxlm import rules as mlxlm
 from weighbridge.models.model import OpenModel
@@ -40,23 +41,30 @@ def client_of(model: OpenModel) -> str:
     return MLX_LM if is_mlx(model.json("config.json") or {}, model.metadata) else TRANSFORMERS
 
 
-def has_packed_files(model: OpenModel) -> bool:
-    """Whether weights are in files of `wb pack`, which only Weighbridge reads."""
+class Packaging(NamedTuple):
+    """Why only Weighbridge reads a model's files, and the command that makes plain files of them."""
+
+    reason: str
+    unpack: str
+
+
+def packaging(model: OpenModel) -> Packaging | None:
+    """Returns how a model's files are packaged; None if other programs can read them."""
     from weighbridge.containers.wbpack.source import OriginalSource  # late: few files are packed
 
-    return any(isinstance(file, OriginalSource) for file in model.index.files)
-
-
-def unpacking(model: OpenModel) -> str:
-    """Returns the command that makes the original files of packed ones."""
-    return f"wb unpack {shlex.quote(str(model.place.path))} DST"
+    path = shlex.quote(str(model.place.path))
+    if any(isinstance(file, OriginalSource) for file in model.index.files):
+        return Packaging("files of wb pack", f"wb unpack {path} DST")
+    if isinstance(model.place.path, WrappedPath):
+        return Packaging("files inside an archive", f"wb convert {path} DST, or unpack the archive")
+    return None
 
 
 def loads(model: OpenModel) -> ClientVerdict:
     """Returns whether the program that the model's form is for loads it."""
     client = client_of(model)
-    if has_packed_files(model):
-        return ClientVerdict(client, False, f"{client} doesn't read packed files: {unpacking(model)}")
+    if (packed := packaging(model)) is not None:
+        return ClientVerdict(client, False, f"{client} doesn't read {packed.reason}: {packed.unpack}")
     if client == MLX_LM:
         return in_mlx_lm(model)
     if client != LLAMA_CPP:

@@ -12,11 +12,12 @@ from weighbridge.adapters.remote.extra import check_online
 from weighbridge.adapters.remote.hub import HubUri
 from weighbridge.adapters.remote.hub_upload import HubRepository
 from weighbridge.base.dtypes import Kind
-from weighbridge.base.errors import RefusedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import GIB, MIB
 from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.conversion.result import Progress
+from weighbridge.io.location import WrappedPath
 from weighbridge.models.locate import models_in
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
@@ -107,6 +108,10 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
         with open_headers(path).model as model:
             files.append(_card_file(model))
             first = first or _model_facts(model)
+            if isinstance(model.place.path, WrappedPath):
+                raise UnsupportedError(
+                    f"{path} is an archive, which no program loads from the Hub", hint="unpack it first"
+                )
             packed = next((file for file in model.index.files if isinstance(file, OriginalSource)), None)
             if packed is not None and not unpacked:
                 unpacked = f"model/{packed.archive.name if model.format == 'gguf' else ''}"

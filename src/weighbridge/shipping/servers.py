@@ -17,7 +17,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
-from weighbridge.models.clients import ClientVerdict, has_packed_files, in_mlx_lm, loads, unpacking
+from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads, packaging
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import is_modelfile
 from weighbridge.models.open import open_headers
@@ -48,8 +48,8 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     with open_headers(request.path, request.source).model as model:
         if model.format != "gguf":
             raise UnsupportedError("llama-server reads GGUF only", hint=convert)
-        if has_packed_files(model):
-            raise UnsupportedError("llama-server doesn't read packed files", hint=unpacking(model))
+        if (packed := packaging(model)) is not None:
+            raise UnsupportedError(f"llama-server doesn't read {packed.reason}", hint=packed.unpack)
         if not in_place(model):
             raise UnsupportedError("the GGUF is part of a llamafile", hint=f"run {request.path}, or {convert}")
         if not is_gguf_with_adapters(model):
@@ -232,8 +232,8 @@ def vllm_loads(method: Any) -> bool:
 
 def _folder_checks(model: OpenModel) -> Iterator[ShipCheck]:
     """Checks files, config.json, tokenizer and chat template, and reports shards that the index doesn't list."""
-    if has_packed_files(model):
-        yield ShipCheck("files", False, f"packed: {unpacking(model)}")
+    if (packed := packaging(model)) is not None:
+        yield ShipCheck("files", False, f"{packed.reason}: {packed.unpack}")
     folder = model.place.folder
     config = model.json("config.json") or {}
     classes = config.get("architectures")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.words import plural
-from weighbridge.io.location import TreePath, open_source
+from weighbridge.io.location import RemotePath, open_source
 from weighbridge.models.clients import client_of, loads
 from weighbridge.reports.prove import predictions
 from weighbridge.reports.prove.bounds import RunBounds
@@ -117,7 +117,7 @@ def _obstacle(model: OpenModel) -> str:
     reader = client_of(model)
     if absent := missing(reader):
         return f'{reader} isn\'t installed ({", ".join(absent)}): pip install "weighbridge[prove]"'
-    if isinstance(model.place.folder, TreePath):
+    if isinstance(model.place.folder, RemotePath):
         return f"{model.place.path} isn't on this machine: wb fetch it first"
     if model.place.merged:
         return f"{reader} would run {model.place.path} without its adapter: convert it first"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.words import plural
-from weighbridge.models.clients import client_of, has_packed_files, loads
+from weighbridge.models.clients import client_of, loads, packaging
 from weighbridge.models.config import settings
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.reranker import pooling_of
@@ -31,7 +31,7 @@ def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
     source, target = loads(a), loads(b)
     for model, loading in ((a, source), (b, target)):
         if loading.accepts is False:
-            unknown = loading is source or source.accepts is False or has_packed_files(model)
+            unknown = loading is source or source.accepts is False or packaging(model) is not None
             verdict: Verdict = "not-checked" if unknown else "different"
             message = f"{loading.client} won't load {model.place.path}: {loading.why}"
             failures.append(ProveCheck("loads", verdict, message))
