@@ -31,11 +31,11 @@ def target(data: bytes) -> None:
     with suppress(WeighbridgeError):
         pairs = zip(names, parts[2:4], strict=True)
         indexes = [torch_zip.parse(BytesSource(file, f"step/{name}/model.pt")) for name, file in pairs]
-        index, tensors, _ = join_ranks(_PLACE, indexes, "")
-        assert {entry.name for entry in index} == set(tensors)
-        for entry in index:
+        joined = join_ranks(_PLACE, indexes, "")
+        assert {entry.name for entry in joined.index} == set(joined.tensors)
+        for entry in joined.index:
             if entry.spec.nbytes <= _MOST:
-                node = tensors[entry.name]
+                node = joined.tensors[entry.name]
                 assert node.spec == entry.spec
                 assert node.read_all().nbytes == entry.spec.nbytes
 

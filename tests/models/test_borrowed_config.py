@@ -50,6 +50,16 @@ def test_a_merge_is_that_of_the_whole_folder(kind: str, root: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_mixture_is_that_of_the_whole_folder(kind: str, root: Path, tmp_path: Path) -> None:
+    for name in ("tuned", kind):
+        experts = [{"source_model": str(root / expert)} for expert in ("base", name)]
+        recipe = {"base_model": str(root / "base"), "gate_mode": "random", "experts": experts}
+        wb.merge(recipe, tmp_path / name)
+    expected, got = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("tuned", kind))
+    assert expected == got
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", ["base", "tuned", "tuned.gguf"])
 def test_a_difference_is_that_of_the_whole_folder(kind: str, other: str, root: Path) -> None:
     whole, report = wb.diff(root / "tuned", root / other), wb.diff(root / kind, root / other)

@@ -10,6 +10,7 @@ from weighbridge.containers.format import Format, Magic, Rank, Recogniser
 
 #: The first bytes of a GGUF.
 GGUF_MAGIC: Final = b"GGUF"
+SEVEN_ZIP_MAGIC: Final = b"7z\xbc\xaf\x27\x1c"
 #: The last bytes of TensorFlow's tables.
 TABLE_MAGIC: Final = bytes.fromhex("57fb808b247547db")
 LOGITS_MAGIC: Final = b"_logits_"
@@ -169,7 +170,7 @@ RECOGNISED: Final = (
     Format("zip", "zip archive", (".zip",), magics=tuple(Magic(0, sign, "zip signature") for sign in STARTS),
            advice=_WRAPPED, recognisers=(*_ZIP, *_LATE_ZIP)),
     Format("tar", "tar archive", (".tar",), (".nemo",), advice=_WRAPPED, recognisers=_TAR),
-    Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, b"7z\xbc\xaf\x27\x1c", "7z signature"),), advice=_WRAPPED),
+    Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, SEVEN_ZIP_MAGIC, "7z signature"),), advice=_WRAPPED),
     Format("rar", "RAR archive", (), (), (Magic(0, b"Rar!\x1a\x07", "RAR signature"),), advice=_EXTRACT),
     Format("gzip", "gzip stream", (".gz",), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),
     Format("xz", "xz stream", (), (".pkl",), advice=_WRAPPED, recognisers=_COMPRESSED),

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.models.model import OpenModel
-from weighbridge.models.transform.base import KeyChange, with_config
+from weighbridge.models.open import describe_by
 
 
 def with_borrowed_configs(models: Sequence[OpenModel]) -> tuple[list[OpenModel], list[str]]:
@@ -19,8 +19,7 @@ def with_borrowed_configs(models: Sequence[OpenModel]) -> tuple[list[OpenModel],
     result, notes = [], []
     for model, lacks in zip(models, bare, strict=True):
         for lender in lenders if lacks else ():
-            change = KeyChange("config.json", None, lender.place.title)
-            read = with_config(model, lender.config, [change])
+            read = describe_by(model, lender.config)
             if has_table(read):
                 notes.append(f"{model.place.path} has no config.json: read with that of {lender.place.path}")
                 model = read

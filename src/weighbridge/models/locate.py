@@ -59,8 +59,7 @@ DCP_METADATA: Final = ".metadata"
 DCP_DATA: Final = ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
-#: `Place.trainer` of a TensorRT-LLM checkpoint; its first file, and all of them.
-TENSORRT_LLM: Final = "tensorrt-llm"
+#: The first file of a TensorRT-LLM checkpoint, and all of them.
 TENSORRT: Final = "rank0.safetensors"
 _TENSORRT: Final = re.compile(r"rank(0|[1-9]\d{0,5})\.safetensors", re.ASCII)
 # The trainers whose files are archives, by suffix.
@@ -92,8 +91,8 @@ class Place:
     """`weights`: the files with tensors, in order. `folder`: the folder of config.json and the tokenizer. `index`: the
     JSON that lists the shards, if there is one; `shards`: its content until the shards are opened. `parts`: whether
     the files have parts of tensors, as the processes of a training run write them; `chunks`: the content of their
-    `.metadata`, the first file, until they are opened; `trainer`: the trainer that wrote them, a key of
-    `processes.OPENERS`, or `TENSORRT_LLM`. `run`: the training run with this step. `notes`: files that were ignored.
+    `.metadata`, the first file, until they are opened; `trainer`: the program that wrote them, a key of
+    `processes.OPENERS`. `run`: the training run with this step. `notes`: files that were ignored.
     `adapters`: those that a Modelfile or a store adds to the model; `merged`: the files of those that are merged into
     its weights. `data`: files with the tensors' data, which the header in another file names."""
 
@@ -261,7 +260,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
         return Place(folder, states, folder, parts=True, trainer="deepspeed")
     if TENSORRT in names and "config.json" in names:
         ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
-        return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer=TENSORRT_LLM)
+        return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer="tensorrt-llm")
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)

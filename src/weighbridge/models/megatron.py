@@ -23,7 +23,14 @@ from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.torch import megatron, nemo
 from weighbridge.io.source import Source
 from weighbridge.models.locate import Place
-from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
+from weighbridge.models.stored_tensors import (
+    FROM_FIRST_RANK,
+    Dropped,
+    JoinedModel,
+    JoinedTensors,
+    joined_index,
+    node_builder,
+)
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -47,17 +54,13 @@ def config_of(folder: Path) -> str:
     return config.decode("utf-8", "replace")
 
 
-def open_megatron(
-    place: Place, sources: Sequence[Source]
-) -> tuple[Index, JoinedTensors[megatron.MegatronWeight], tuple[Dropped, ...]]:
+def open_megatron(place: Place, sources: Sequence[Source]) -> JoinedModel:
     """The whole parameters. `sources`: those of `place.weights`. FormatError if the files aren't one complete
     checkpoint."""
     return join_ranks(place, list(map(opening.parse, sources)), config_of(place.path))
 
 
-def join_ranks(
-    place: Place, indexes: Sequence[Index], config: str
-) -> tuple[Index, JoinedTensors[megatron.MegatronWeight], tuple[Dropped, ...]]:
+def join_ranks(place: Place, indexes: Sequence[Index], config: str) -> JoinedModel:
     """The whole parameters of the ranks' files. `config`: NeMo's settings."""
     states = read_ranks(indexes, config)
     for fault in megatron.faults(states):
@@ -69,7 +72,8 @@ def join_ranks(
                for name, spec, n, e in firsts)  # fmt: skip
     copies = (Dropped(name, "copy", _COPY, 1, w.spec.nbytes) for name, w in joined.items() if name not in weights)
     tensors = JoinedTensors(weights, lambda weight: _node(weight, indexes))
-    return joined_index(indexes, entries), tensors, (*copies, *_left_out(place, indexes))
+    notes = (FROM_FIRST_RANK,) if len(states) > 1 else ()
+    return JoinedModel(joined_index(indexes, entries), tensors, (*copies, *_left_out(place, indexes)), notes)
 
 
 def _node(weight: megatron.MegatronWeight, indexes: Sequence[Index]) -> Node:

@@ -26,7 +26,7 @@ from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import HEADER, TENSORRT_LLM, Place, locate, locate_tokenizer, stands_alone
+from weighbridge.models.locate import HEADER, Place, locate, locate_tokenizer, stands_alone
 from weighbridge.models.stored_tensors import Dropped, StoredTensors, node_builder
 
 if TYPE_CHECKING:
@@ -125,17 +125,13 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         for source in sources:  # requests the headers of all files at once
             if source.remote:
                 source.stream(HEADER)
-        if place.trainer == TENSORRT_LLM:
-            from weighbridge.models.tensorrt import open_tensorrt  # late: few models are in ranks of TensorRT-LLM
-
-            place, index, nodes = open_tensorrt(place, sources)
-            return OpenModel(place, index, options.arch_file, nodes)
         if place.trainer:
             from weighbridge.models.processes import open_joined  # late, as is the next
 
             apart = options.all_parts and options.split_ranks
-            index, parts, left_out = open_joined(place, sources, apart=apart)
-            return OpenModel(place, index, options.arch_file, parts, left_out=left_out)
+            joined = open_joined(place, sources, apart=apart)
+            place = replace(place, notes=(*place.notes, *joined.notes))
+            return OpenModel(place, joined.index, options.arch_file, joined.tensors, left_out=joined.left_out)
         if place.parts:
             from weighbridge.models.distributed import open_parts  # late: few models are in parts
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,30 +20,30 @@ from weighbridge.io.source import Source
 from weighbridge.models.distributed import open_chunks
 from weighbridge.models.locate import Place
 from weighbridge.models.megatron import join_ranks
-from weighbridge.models.stored_tensors import Dropped, StoredTensors
+from weighbridge.models.stored_tensors import JoinedModel, StoredTensors
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
+    pass
 
 
-def open_nemo(place: Place, sources: Sequence[Source]) -> tuple[Index, Mapping[str, Node], tuple[Dropped, ...]]:
+def open_nemo(place: Place, sources: Sequence[Source]) -> JoinedModel:
     """The whole tensors of an archive. `sources`: the archive. FormatError if its files aren't one model."""
     source, *others = sources
     if others:
         raise UnsupportedError(f"{place.path}: {plural(len(sources), 'archive')} of one set", hint="name one of them")
     if opening.format_of(source).name != nemo.NAME:
         index = opening.parse(source)
-        return index, StoredTensors(index), ()
+        return JoinedModel(index, StoredTensors(index))
     archive = nemo.read(source)
     if (chunks := archive.chunks) is not None:
         files = (archive.window(nemo.FOLDER + name) for name in (".metadata", *chunks.files))
         index, whole = open_chunks(chunks, list(files))
-        return _closing(index, source), whole, ()
+        return JoinedModel(_closing(index, source), whole)
     if any(name != nemo.WEIGHTS for name in archive.weights):
-        index, joined, left_out = join_ranks(place, [*archive.indexes().values()], archive.config)
-        return _closing(index, source), joined, left_out
+        joined = join_ranks(place, [*archive.indexes().values()], archive.config)
+        return replace(joined, index=_closing(joined.index, source))
     index = nemo.parse(source)
-    return index, StoredTensors(index), ()
+    return JoinedModel(index, StoredTensors(index))
 
 
 def _closing(index: Index, source: Source) -> Index:

@@ -83,7 +83,7 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
     """Applies the config of `options`, and reduces a training checkpoint to the model's weights."""
     try:
         if options.config is not None:
-            model = _with_config(model, options.config)
+            model = describe_by(model, options.config)
         if options.all_parts or (model.format in _NEVER_NESTED and not options.ema):
             return model
         from weighbridge.models.training_parts import model_parts  # late: most commands start without unpickling
@@ -94,7 +94,7 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
         raise
 
 
-def _with_config(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, Any]) -> OpenModel:
+def describe_by(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, Any]) -> OpenModel:
     """Returns the model with the config.json of a file, a folder or a dict; a folder's tokenizer is used too."""
     if model.format == "gguf":
         raise UsageError(f"{model.place.path} is a GGUF, which contains its config", hint="wb edit changes its keys")

@@ -8,32 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from weighbridge.containers import opening
-from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
 from weighbridge.models.locate import Place
 from weighbridge.models.megatron import open_megatron
 from weighbridge.models.nemo import open_nemo
-from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
+from weighbridge.models.stored_tensors import JoinedModel, JoinedTensors, joined_index, node_builder
+from weighbridge.models.tensorrt import open_tensorrt
 from weighbridge.models.zero import open_zero
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
+    pass
 
-Joined: TypeAlias = tuple[Index, Mapping[str, "Node"], tuple[Dropped, ...]]
 #: The functions that open the files of a trainer's processes, by `Place.trainer`.
-OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], Joined]]] = MappingProxyType(
-    {"deepspeed": open_zero, "megatron": open_megatron, "nemo": open_nemo}
+OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], JoinedModel]]] = MappingProxyType(
+    {"deepspeed": open_zero, "megatron": open_megatron, "nemo": open_nemo, "tensorrt-llm": open_tensorrt}
 )
 _SUFFIX: Final = ".pt"
 
 
-def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> Joined:
+def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> JoinedModel:
     """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above; the
     files of an archive are joined. FormatError if the files aren't one complete checkpoint."""
     if apart and place.trainer != "nemo":
@@ -41,7 +40,7 @@ def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> 
     return OPENERS[place.trainer](place, sources)
 
 
-def _open_apart(place: Place, sources: list[Source]) -> Joined:
+def _open_apart(place: Place, sources: list[Source]) -> JoinedModel:
     """Every tensor of the weights' files and of the files next to them, such as the optimizer's. The names begin with
     the file's."""
     folders = dict.fromkeys(path.parent for path in place.weights)
@@ -56,4 +55,4 @@ def _open_apart(place: Place, sources: list[Source]) -> Joined:
     }
     named = ((number, msgspec.structs.replace(entry, name=name)) for name, (number, entry) in parts.items())
     nodes = JoinedTensors(parts, lambda part: node_builder(indexes[part[0]])(part[1]))
-    return joined_index(indexes, named), nodes, ()
+    return JoinedModel(joined_index(indexes, named), nodes)

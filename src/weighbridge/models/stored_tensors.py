@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
@@ -28,6 +28,21 @@ class Dropped:
     why: str
     tensors: int
     bytes: int
+
+
+#: The note on ranks that each have a copy of some tensors.
+FROM_FIRST_RANK: Final = "tensors that several ranks have were read from the first of them; the copies weren't compared"
+
+
+@dataclass(frozen=True)
+class JoinedModel:
+    """A model whose tensors are in the files of several processes: an index of whole tensors, these as nodes, the parts
+    that were left out, and notes."""
+
+    index: Index
+    tensors: Mapping[str, Node]
+    left_out: tuple[Dropped, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def node_builder(index: Index) -> Callable[[Entry], Node]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import Source
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
-from weighbridge.models.stored_tensors import StoredTensors
+from weighbridge.models.stored_tensors import FROM_FIRST_RANK, JoinedModel, StoredTensors, joined_index
 from weighbridge.models.tensor_parallel.partition import Partition, Segment, gather
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _read(place: Place) -> _Config:
                    None if method is None else str(method))  # fmt: skip
 
 
-def open_tensorrt(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, Mapping[str, Node]]:
-    """Returns the whole model of all ranks; the place with notes. `sources`: the files in the order of the ranks.
+def open_tensorrt(place: Place, sources: Sequence[Source]) -> JoinedModel:
+    """Returns the whole model of all ranks. `sources`: the files in the order of the ranks.
     Raises FormatError if a rank is missing or the ranks don't fit, UnsupportedError for a tensor without a rule."""
     config = _read(place)
     ranks = config.tensor * config.stages
@@ -117,7 +117,7 @@ def open_tensorrt(place: Place, sources: Sequence[Source]) -> tuple[Place, Index
         )
     indexes = [safetensors.parse(source) for source in sources]
     nodes: dict[str, Node] = {}
-    entries: list[Entry] = []
+    entries: list[tuple[int, Entry]] = []
     layers = 0
     for first in range(0, ranks, config.tensor):
         group = indexes[first : first + config.tensor]
@@ -132,19 +132,17 @@ def open_tensorrt(place: Place, sources: Sequence[Source]) -> tuple[Place, Index
             if name in nodes:
                 raise FormatError("two stages have one tensor", path=group[0].files[0].name, field=name)
             node = nodes[name] = _join(config, entry, [tensors[entry.name] for tensors in stored], group)
-            entries.append(Entry(name, entry.dtype, node.spec.shape, entry.offset, node.spec.nbytes, first))
+            entries.append((first, Entry(name, entry.dtype, node.spec.shape, entry.offset, node.spec.nbytes)))
         layers += len(numbers)
     if layers != config.layers:
         raise FormatError("the ranks have another number of layers than config.json", path=str(place.path),
                           expected=config.layers, found=layers)  # fmt: skip
-    files = tuple(source for index in indexes for source in index.files)
-    starts = tuple(start for index in indexes for start in index.data_start)
-    joined = replace(indexes[0], files=files, entries=tuple(entries), data_start=starts)
     notes = [f"joined from {plural(config.tensor, 'tensor rank')} and {plural(config.stages, 'pipeline stage')}"]
     if scales := sum(name.endswith(("_scaling_factor", "_scale")) for name in nodes):
         method = config.method or "an unnamed method"
         notes.append(f"quantized by {method}: {plural(scales, 'tensor')} of scales kept as they are")
-    return replace(place, notes=(*place.notes, *notes)), joined, nodes
+    notes += [FROM_FIRST_RANK] if config.tensor > 1 else []
+    return JoinedModel(joined_index(indexes, entries), nodes, notes=tuple(notes))
 
 
 def _join(config: _Config, entry: Entry, parts: Sequence[Node], group: Sequence[Index]) -> Node:

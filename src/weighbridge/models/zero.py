@@ -19,7 +19,14 @@ from weighbridge.containers.torch.tree import read_tree
 from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
 from weighbridge.io.source import Source
 from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER, Place
-from weighbridge.models.stored_tensors import Dropped, JoinedTensors, joined_index, node_builder
+from weighbridge.models.stored_tensors import (
+    FROM_FIRST_RANK,
+    Dropped,
+    JoinedModel,
+    JoinedTensors,
+    joined_index,
+    node_builder,
+)
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -56,9 +63,7 @@ def read_states(indexes: Sequence[Index]) -> ZeroStates:
     return ZeroStates(tuple(indexes), values, models, optimizer)
 
 
-def open_zero(
-    place: Place, sources: Sequence[Source]
-) -> tuple[Index, JoinedTensors[JoinedWeight], tuple[Dropped, ...]]:
+def open_zero(place: Place, sources: Sequence[Source]) -> JoinedModel:
     """The whole weights. `sources`: those of `place.weights`. FormatError if the files aren't one complete
     checkpoint."""
     states = read_states([opening.parse(s) for s in sources if s.name.endswith((ZERO_MODEL, ZERO_OPTIMIZER))])
@@ -70,7 +75,8 @@ def open_zero(
     weights = _universal(states, indexes) if universal else join_states(place.path, states)
     tensors = JoinedTensors(weights, lambda weight: node_of(weight, indexes))
     entries = (_entry(name, weight) for name, weight in weights.items())
-    return joined_index(indexes, entries), tensors, tuple(_left_out(states, weights))
+    notes = (FROM_FIRST_RANK,) if len(states.parts()) > 1 else ()
+    return JoinedModel(joined_index(indexes, entries), tensors, tuple(_left_out(states, weights)), notes)
 
 
 def join_states(folder: Path, states: ZeroStates) -> dict[str, JoinedWeight]:

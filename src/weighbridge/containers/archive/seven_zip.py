@@ -8,14 +8,12 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import MIB, WRAPPED_MEMBERS
 from weighbridge.containers.archive.spool import SpooledSource, check_space
 from weighbridge.io.source import Source
-
-MAGIC: Final = b"7z\xbc\xaf\x27\x1c"
 
 
 class _File(io.RawIOBase):

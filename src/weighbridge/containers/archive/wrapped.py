@@ -20,6 +20,7 @@ from weighbridge.containers import BUILT_IN
 from weighbridge.containers.archive import seven_zip, tar, zip
 from weighbridge.containers.archive.spool import SpooledSource
 from weighbridge.containers.archive.zip_records import STARTS, STORED
+from weighbridge.containers.formats import SEVEN_ZIP_MAGIC
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.decompress import WITH_MAGIC, codec_of, pieces
 from weighbridge.io.source import Source
@@ -149,7 +150,7 @@ def wrapper_of(source: Source) -> str | None:
     """The format of an archive or compressed file; None for any other."""
     head = source.head(tar.BLOCK)
     is_tar = len(head) == tar.BLOCK and tar.is_header(head)
-    if not (is_tar or codec_of(head) in WITH_MAGIC or head[:4] in STARTS or head[:6] == seven_zip.MAGIC):
+    if not (is_tar or codec_of(head) in WITH_MAGIC or head[:4] in STARTS or head.startswith(SEVEN_ZIP_MAGIC)):
         return None
     format = sniff(source).format
     return format if format in WRAPPERS else None

@@ -17,7 +17,7 @@ from weighbridge.conversion.merging.folder_view import FolderView
 from weighbridge.conversion.merging.methods import random_key
 from weighbridge.conversion.merging.mixture_recipe import GATE_MODES, Expert, MixtureRecipe
 from weighbridge.conversion.merging.mixture_targets import MixtureCounts, MixtureTarget, targets
-from weighbridge.conversion.merging.plan import open_recipe_model, plan_merged
+from weighbridge.conversion.merging.plan import open_recipe_models, plan_merged, with_notes
 from weighbridge.conversion.merging.routers import PromptStates, alike, router_rows
 from weighbridge.conversion.options import TargetOptions, WriteOptions
 from weighbridge.conversion.plan.model import Plan
@@ -49,8 +49,8 @@ def plan_mixture(
     """Plans a mixture. `target_options`: by name; without a type among them, that of the recipe, else the base's.
     `states`: computes the base's hidden states for prompts, for `gate_mode: hidden`."""
     with ExitStack() as stack:
-        models = {name: stack.enter_context(open_recipe_model(name, source)) for name in recipe.models}
-        model = mix_models(recipe, models, seed, states)
+        models, notes = open_recipe_models(recipe.models, source, stack)
+        model = with_notes(mix_models(recipe, models, seed, states), notes)
         if recipe.dtype is not None:
             target_options = {"dtype": recipe.dtype, **target_options}
         return replace(plan_merged(model, target, to, target_options, write), model=OpenTogether(stack))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -38,10 +38,8 @@ def plan_recipe(
     """Plans the merge of several models. `given`: options of the target by name; without a type among them, that of the
     recipe, else the base's."""
     with ExitStack() as stack:
-        opened = [stack.enter_context(open_recipe_model(name, source)) for name in recipe.models]
-        models, notes = with_borrowed_configs(opened)
-        model = merge_models(recipe, dict(zip(recipe.models, models, strict=True)), seed)
-        model = replace(model, place=replace(model.place, notes=(*notes, *model.place.notes)))
+        models, notes = open_recipe_models(recipe.models, source, stack)
+        model = with_notes(merge_models(recipe, models, seed), notes)
         if recipe.dtype is not None:
             target_options = {"dtype": recipe.dtype, **target_options}
         return replace(plan_merged(model, target, to, target_options, write), model=OpenTogether(stack))
@@ -61,6 +59,19 @@ def plan_merged(
         return quantizing.build(model, target, dtype, resolve(QuantizeOptions, "model", remaining), write)
     chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), target_options)
     return build(model, chosen, write)
+
+
+def open_recipe_models(
+    names: Sequence[str], options: SourceOptions, stack: ExitStack
+) -> tuple[dict[str, OpenModel], list[str]]:
+    """Opens the models of a recipe, by name, and returns notes on them. They are closed with `stack`."""
+    models, notes = with_borrowed_configs([stack.enter_context(open_recipe_model(name, options)) for name in names])
+    return dict(zip(names, models, strict=True)), notes
+
+
+def with_notes(model: OpenModel, notes: Sequence[str]) -> OpenModel:
+    """Returns the model with further notes on where it comes from."""
+    return replace(model, place=replace(model.place, notes=(*notes, *model.place.notes)))
 
 
 def open_recipe_model(name: str, options: SourceOptions) -> OpenModel:

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, F16, F32, F64, DType, Kind
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SLAB
+from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
-from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, is_stored_as
+from weighbridge.tensors.nodes import Const, LogicalTensor, Node, QuantizedTensor, cast, is_stored_as
 
 # The most bytes of a vector that is read while planning. Norms and biases are smaller.
 _LONGEST = 1 << 22
@@ -70,11 +69,8 @@ def narrowest(tensors: Mapping[str, LogicalTensor]) -> dict[str, DType]:
     if main not in (BF16, F16):
         return {}
 
-    def is_exact(node: Node) -> bool:
-        back = cast(cast(node, main), node.spec.dtype)
-        return node.spec.nbytes <= _LONGEST and node.read_all().tobytes() == back.read_all().tobytes()
-
-    return {name: main for name, node in tensors.items() if is_stored_as(node, F32) and is_exact(node)}
+    short = ((n, node) for n, node in tensors.items() if is_stored_as(node, F32) and node.spec.nbytes <= _LONGEST)
+    return {name: main for name, node in short if main in exact_types(node)}
 
 
 def smallest_exact(
@@ -98,22 +94,12 @@ def exact_types(node: Node) -> list[DType]:
     types = {F64: [F32, F16, BF16], F32: [F16, BF16]}[node.spec.dtype]
     step = max(SLAB // max(node.spec.row_bytes, 1), 1)
     for low in range(0, node.spec.rows, step):
-        data = node.read(low, min(low + step, node.spec.rows))
-        values = data.view(np.float64 if node.spec.dtype is F64 else np.float32).ravel()
-        types = [dtype for dtype in types if _is_exact(values, dtype)]
+        data = node.read(low, min(low + step, node.spec.rows)).tobytes()
+        slab = Const(Spec((len(data) // node.spec.dtype.size,), node.spec.dtype), data)
+        types = [dtype for dtype in types if cast(cast(slab, dtype), node.spec.dtype).read_all().tobytes() == data]
         if not types:
             break
     return types
-
-
-def _is_exact(values: NDArray[Any], dtype: DType) -> bool:
-    """Whether a round trip through `dtype` returns the same bits, those of NaNs included."""
-    if dtype is BF16:
-        single = values.astype(np.float32)
-        return _is_exact(values, F32) and not (single.view(np.uint32) & 0xFFFF).any()
-    with np.errstate(all="ignore"):
-        back = values.astype(np.float16 if dtype is F16 else np.float32).astype(values.dtype)
-    return back.tobytes() == values.tobytes()
 
 
 def is_zero(node: LogicalTensor) -> bool:
