@@ -166,7 +166,7 @@ def _set(**changes: Any) -> Callable[[Path], None]:
 
 BAD: dict[str, tuple[Callable[[Path], None], type[WeighbridgeError], str]] = {
     "a missing rank": (_removed, FormatError, "4 ranks"),
-    "no rule": (_renamed, UnsupportedError, "no rule says how ranks divide"),
+    "no rule": (_renamed, UnsupportedError, "has no rule in the table of splits"),
     "other shapes": (_reshaped, FormatError, "shapes or types differ"),
     "no mapping": (_set(mapping=None), FormatError, "no mapping"),
     "a text": (_set(num_attention_heads="4"), FormatError, "not a positive number"),

@@ -1,5 +1,5 @@
-"""The config of another model for weights without one: a distributed checkpoint, or a bare file, beside a folder or a
-GGUF of the same model."""
+"""Weights without a config.json, such as a distributed checkpoint, read with the config of a model that they are
+compared or merged with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weighbridge.models.open import describe_by
 
 
 def with_borrowed_configs(models: Sequence[OpenModel]) -> tuple[list[OpenModel], list[str]]:
-    """Returns the models, of which those without a config.json have the config of the first other one whose table names
-    all of their tensors, and notes."""
+    """Returns the models and notes. A model without a config.json gets that of the first model whose table names all
+    of its tensors."""
     bare = [model.format != "gguf" and not model.config for model in models]
     lenders = [model for model, lacks in zip(models, bare, strict=True) if not lacks and has_table(model)]
     result, notes = [], []

@@ -79,7 +79,7 @@ _VOCABULARY: Final = frozenset({"embed", "head"})
 
 def from_megatron(model: OpenModel) -> OpenModel | None:
     """The model under canonical names; `left_out` also lists parameters without a role. None if its names aren't
-    Megatron-LM's, or it has no config of a family. FormatError for a parameter of another shape than the config's."""
+    Megatron-LM's, or it has no config of a family. FormatError for a parameter whose shape contradicts the config."""
     front = next((name.removesuffix(_EMBEDDING) for name in model.stored if name.endswith(_EMBEDDING)), None)
     if front is None or front not in ("", "module.", "model.", "model.module."):
         return None
@@ -132,7 +132,7 @@ class _Parameters:
             self.padding.append(Dropped(place.name, "padding", "rows beyond the vocabulary", more, size))
             joined = part(joined, 0, vocabulary)
         if joined.spec.elements != math.prod(place.shape) or joined.spec.shape[1:] != place.shape[1:][-1:]:
-            raise FormatError("a tensor of another shape than config.json's", path=str(self.model.place.path),
+            raise FormatError("a tensor whose shape differs from config.json's", path=str(self.model.place.path),
                               field=place.name, expected=list(place.shape), found=list(joined.spec.shape))  # fmt: skip
         return reshape(joined, place.shape)
 

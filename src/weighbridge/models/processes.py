@@ -1,7 +1,7 @@
 """Opens the files of a training step that the trainer's processes wrote, each with its part of the model.
 
 open_joined(place, sources)                the whole weights, joined while they are read, and the parts left out
-open_joined(place, sources, apart=True)    every tensor of every file, the optimizer's too, as it is stored
+open_joined(place, sources, apart=True)    every tensor of every file, the optimizer's too, not joined
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _read(place: Place) -> _Config:
     number = partial(_number, path)
     tensor, stages = number(mapping, "tp_size", 1), number(mapping, "pp_size", 1)
     if tensor * stages != number(mapping, "world_size", tensor * stages) or tensor * stages > SHARDS:
-        reason = "the ranks aren't those of tensor and pipeline parallelism alone"
+        reason = "the ranks aren't tensor and pipeline ranks only"
         raise UnsupportedError(f"{path}: {reason}", hint="write the checkpoint without context or expert parallelism")
     heads = number(config, "num_attention_heads")
     head = number(config, "head_size", number(config, "hidden_size") // heads or 1)
@@ -140,7 +140,7 @@ def open_tensorrt(place: Place, sources: Sequence[Source]) -> JoinedModel:
     notes = [f"joined from {plural(config.tensor, 'tensor rank')} and {plural(config.stages, 'pipeline stage')}"]
     if scales := sum(name.endswith(("_scaling_factor", "_scale")) for name in nodes):
         method = config.method or "an unnamed method"
-        notes.append(f"quantized by {method}: {plural(scales, 'tensor')} of scales kept as they are")
+        notes.append(f"quantized by {method}: {plural(scales, 'tensor')} of scales, unchanged")
     notes += [FROM_FIRST_RANK] if config.tensor > 1 else []
     return JoinedModel(joined_index(indexes, entries), nodes, notes=tuple(notes))
 
@@ -155,7 +155,7 @@ def _join(config: _Config, entry: Entry, parts: Sequence[Node], group: Sequence[
     end = next((end for end in SPLITS if entry.name.endswith(end)), None)
     if end is None:
         raise UnsupportedError(
-            f"{path}: no rule says how ranks divide {entry.name}", hint="write the checkpoint with tp_size 1"
+            f"{path}: {entry.name} has no rule in the table of splits", hint="write the checkpoint with tp_size 1"
         )
     kind = SPLITS[end]
     axis = config.embedding if kind == _EMBEDDING else 0 if kind == _QKV else kind

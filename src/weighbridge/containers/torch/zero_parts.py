@@ -107,7 +107,7 @@ def joined_parts(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path:
     if rules.whole.match(name):
         return whole(parts[0])
     if rules.unknown.match(name):
-        raise UnsupportedError(f"{path}: {name} is an average of its tensor-parallel parts, or has parts of its own")
+        raise UnsupportedError(f"{path}: {name} is an average of its tensor-parallel parts, or has sub-parameters")
     halves = 2 if rules.halves.match(name) else 1
     axis = 1 if halves == 1 and rules.columns.match(name) else 0
     if axis >= len(spec.shape) or spec.shape[axis] % halves:

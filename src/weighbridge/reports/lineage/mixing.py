@@ -56,7 +56,7 @@ def possible_fits(
     search: Callable[[Sampler, Mapping[str, Sampler], Sequence[LineagePair]], Iterator[SumFit]],
     models: Mapping[str, Sampler], samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair],
 ) -> Iterator[tuple[str, list[SumFit]]]:  # fmt: skip
-    """Yields the fits of each model, but for those with a rounded source whose original fits as well."""
+    """Yields the fits of each model. A fit with a rounded source is left out if the source's original fits as well."""
     originals = {p.counterpart(p.parent): p.parent for p in pairs if p.relation == "quantized" and p.parent}
     for name, model in models.items():
         fits = list(search(model, samplers, pairs))
@@ -234,8 +234,8 @@ def sampled(model: Sampler, place: Place) -> F64:
 
 # ------------------------------------------------------------------------------------------ weights by matrix
 #
-# SLERP by layer, Model Stock, Karcher means. On a sphere the weights of a matrix don't add up to 1, so each matrix has
-# a least-squares solution of its own, without that condition. A matrix that is one source's shows nothing.
+# SLERP by layer, Model Stock, Karcher means. On a sphere the weights of a matrix don't add up to 1, so each matrix is
+# solved separately, without that condition. A matrix that equals one source isn't evidence.
 
 
 class _Matrix(NamedTuple):
@@ -256,7 +256,7 @@ class _Solved(NamedTuple):
 
 
 def sums_by_matrix(model: Sampler, samplers: Mapping[str, Sampler], pairs: Sequence[LineagePair]) -> Iterator[SumFit]:
-    """Yields the sets of models from which each matrix of a model may be summed, with weights of its own."""
+    """Yields the sets of models that each matrix of a model may be a sum of, with weights that differ by matrix."""
     peers = near_relatives(model, samplers, pairs)
     names = [peer.name for peer in peers]
     low_rank = low_rank_peers(model, pairs)
@@ -307,7 +307,7 @@ def _solve(matrices: Sequence[_Matrix], name: str, subset: tuple[int, ...]) -> l
 
 
 def _fit(model: Sampler, names: Sequence[str], rows: Sequence[_Solved]) -> SumFit:
-    """Returns the sum of all matrices, certain if its values, or what it leaves, prove it."""
+    """Returns the fit over all matrices. It is certain if it reproduces most values, or leaves almost nothing."""
     sums = [(matrix, dict(zip(names, weights, strict=True)), mixed) for matrix, weights, mixed in rows if mixed]
     residual, nearest = (sum(getattr(mixed, part) for *_, mixed in sums) for part in ("residual", "nearest"))
     equal = [
