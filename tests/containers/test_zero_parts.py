@@ -196,7 +196,7 @@ PATTERNS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
                  "tp_replicated_parameter_patterns": []}, UnsupportedError, "average"),
     "sub-parameters": (
         {"parameter_with_sub_params": [{"patterns": [QKV], "shape": (3,)}]},
-        UnsupportedError, "parts of its own",
+        UnsupportedError, "sub-parameters",
     ),
     "slow": ({"tp_replicated_parameter_patterns": ["(a+)+$"]}, UnsupportedError, "the pattern"),
     "not lists": (dict.fromkeys(["parameter_with_sub_params", "parameter_to_average_patterns"], 7), UnsupportedError,
