@@ -18,6 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from weighbridge.models.arch.registry import family_of_hf, projector_of_hf
+from weighbridge.models.llamacpp.batch_norms import EXTRA, starts
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
@@ -644,6 +645,36 @@ CASES.update({
 })  # fmt: skip
 
 
+CASES["lfm2-audio"] = (
+    "",
+    {
+        "architectures": ["Lfm2AudioForConditionalGeneration"], "codebooks": 1, "tie_audio_embeddings": False,
+        "lfm": {
+            **_TEXT, **_LFM2, "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "norm_eps": 1e-5,
+            "layer_types": ["full_attention"], "intermediate_size": 96, "max_position_embeddings": 256,
+            "rope_theta": 1e6, "conv_bias": False, "conv_L_cache": 3, "tie_word_embeddings": True,
+        },
+        "encoder": {
+            "feat_in": 128, "n_layers": 7, "d_model": 64, "n_heads": 4, "ff_expansion_factor": 2,
+            "subsampling_conv_channels": 10, "conv_kernel_size": 9, "conv_norm_type": "batch_norm",
+            "subsampling": "dw_striding", "subsampling_factor": 8, "self_attention_model": "rel_pos",
+        },
+        "depthformer": {"layers": 1, "dim": 32, "tie": True},
+    },
+    {},
+)  # fmt: skip
+
+CASES["deepseek-v4-vision"] = (
+    "",
+    {
+        **recorded_config("deepseek4-vision"), "vocab_size": 32, "vision_n_layers": 3, "vision_dim": 48,
+        "vision_n_heads": 4, "vision_inter_dim": 32, "vision_patch_size": 14, "vision_rope_theta": 10000.0,
+        "vision_downsample_ratio": 3, "vision_max_n_token": 384, "vision_min_pixels": 3136, "vision_max_wh_ratio": 8,
+    },
+    {},
+)
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -784,7 +815,8 @@ def _language_model(name: str) -> dict[str, list[int]]:
     family = family_of_hf(config)
     sizes, prefix = family.sizes_from_hf(config), family.architectures[config["architectures"][0]].prefix
     places = family.expansion("hf", sizes, prefix).places.values()
-    return {place.name: [*place.shape] for place in places if place.need is None or place.need == "only head"}
+    needs = (None,) if family.effective(config).get("tie_word_embeddings") else (None, "only head")
+    return {place.name: [*place.shape] for place in places if place.need in needs}
 
 
 def _by_tables(name: str) -> dict[str, list[int]]:
@@ -793,9 +825,11 @@ def _by_tables(name: str) -> dict[str, list[int]]:
     table = projector_of_hf(config)
     assert table is not None
     prepared = CASES[name][2]
-    places = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared})).places.values()
+    expansion = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared}))
+    places = expansion.places.values()
+    norms = {f"{start}{part}": [64] for start in starts(table, expansion) for part in EXTRA}
     text = {} if name in WITHOUT_TEXT else _language_model(name)
-    return dict(sorted({**{place.name: [*place.shape] for place in places}, **text}.items()))
+    return dict(sorted({**{place.name: [*place.shape] for place in places}, **norms, **text}.items()))
 
 
 def _kimi_vl() -> dict[str, list[int]]:
@@ -840,7 +874,7 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    **{name: _by_tables(name) for name in ("ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
+    **{name: _by_tables(name) for name in ("lfm2-audio", "deepseek-v4-vision", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
@@ -890,7 +924,7 @@ _WRONG: Final = {
 
 def expected(case: dict[str, Any], outtype: str) -> list[list[Any]]:
     """The reference's tensors, under the names that llama.cpp reads."""
-    wrong = _WRONG.get(case["config"]["model_type"], ("", ""))
+    wrong = _WRONG.get(case["config"].get("model_type", ""), ("", ""))
     return [[name.replace(*wrong), *rest] for name, *rest in case["reference"][outtype]["tensors"]]
 
 
