@@ -610,6 +610,19 @@ CASES.update({
         {**_ocr_text(), "vision_config": _ocr_towers(224)},
         {**PREPROCESSOR, "image_seq_length": 64},
     ),
+    "deepseek-ocr2": (
+        "",
+        {
+            **_ocr_text(), "architectures": ["DeepseekOCR2ForCausalLM"],
+            "language_config": {"architectures": ["DeepseekV2ForCausalLM"]},
+            "vision_config": {
+                "model_type": "vision", "model_name": "deepencoderv2", "image_size": 96, "patch_size": 16, "layers": 4,
+                "num_attention_heads": 4, "intermediate_size": 96, "layer_norm_eps": 1e-5, "window_size": 12,
+                "width": {"qwen2-0-5b": {"dim": 64}, "sam_vit_b": _ocr_towers(56)["width"]["sam_vit_b"]},
+            },
+        },
+        {**PREPROCESSOR, "image_seq_length": 4},
+    ),
     "unlimited-ocr": (
         "",
         {
@@ -874,7 +887,7 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    **{name: _by_tables(name) for name in ("lfm2-audio", "deepseek-v4-vision", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
+    **{name: _by_tables(name) for name in ("lfm2-audio", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
 }  # fmt: skip
 
 _PUBLISHED: Final = {

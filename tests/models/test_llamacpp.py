@@ -412,6 +412,7 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
         "youtuvl": "youtu-vl",
         "deepseek4v": "deepseek-v4-vision",
         "deepseekocr": "deepseek-ocr",
+        "deepseekocr2": "deepseek-ocr2",
         "granite_speech": "granite-speech",
     }
     for kind, keys in rows.required_by.items():
