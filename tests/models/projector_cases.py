@@ -677,6 +677,20 @@ CASES["lfm2-audio"] = (
     {},
 )  # fmt: skip
 
+CASES["meralion2"] = (
+    "",
+    {
+        "architectures": ["MERaLiON2ForConditionalGeneration"], "model_type": "meralion2", "speech_mlp_scale_factor": 5,
+        "text_config": {
+            **_GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+            "sliding_window": 64, "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 1e4,
+            "tie_word_embeddings": True,
+        },
+        "speech_config": {**_WHISPER, "model_type": "whisper", "num_hidden_layers": 3, "layer_norm_eps": 1e-6},
+    },
+    {},
+)  # fmt: skip
 CASES["deepseek-v4-vision"] = (
     "",
     {
@@ -887,7 +901,7 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    **{name: _by_tables(name) for name in ("lfm2-audio", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
+    **{name: _by_tables(name) for name in ("lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
