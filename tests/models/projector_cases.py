@@ -677,6 +677,25 @@ CASES["lfm2-audio"] = (
     {},
 )  # fmt: skip
 
+CASES["gemma3n"] = (
+    "",
+    {
+        "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n",
+        "text_config": {
+            **recorded_config("gemma3n-seeing")["text_config"], "hidden_size": 64, "hidden_size_per_layer_input": 256,
+            "num_kv_shared_layers": 0,
+            "vocab_size": 32, "vocab_size_per_layer_input": 32,
+        },
+        "vision_config": {
+            "model_type": "gemma3n_vision", "architecture": "mobilenetv5_300m_enc", "hidden_size": 64, "vocab_size": 4,
+        },
+        "audio_config": {
+            "model_type": "gemma3n_audio", "hidden_size": 32, "conf_num_hidden_layers": 2, "conf_num_attention_heads": 4,
+            "conf_conv_kernel_size": 5, "input_feat_size": 32, "sscp_conv_channel_size": [8, 4], "vocab_size": 4,
+        },
+    },
+    {**PREPROCESSOR, "size": {"height": 256, "width": 256}, "image_seq_length": 64},
+)  # fmt: skip
 CASES["meralion2"] = (
     "",
     {
@@ -901,7 +920,7 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    **{name: _by_tables(name) for name in ("lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
+    **{name: _by_tables(name) for name in ("gemma3n", "lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
@@ -950,9 +969,12 @@ _WRONG: Final = {
 
 
 def expected(case: dict[str, Any], outtype: str) -> list[list[Any]]:
-    """The reference's tensors, under the names that llama.cpp reads."""
+    """The reference's tensors, under the names and in the shapes that llama.cpp reads."""
     wrong = _WRONG.get(case["config"].get("model_type", ""), ("", ""))
-    return [[name.replace(*wrong), *rest] for name, *rest in case["reference"][outtype]["tensors"]]
+    return [
+        [name.replace(*wrong), kind, [1, *shape, 1, 1] if name.endswith("layer_scale.gamma") else shape, digest]
+        for name, kind, shape, digest in case["reference"][outtype]["tensors"]
+    ]
 
 
 @cache
