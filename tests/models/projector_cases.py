@@ -690,7 +690,8 @@ CASES["gemma3n"] = (
             "model_type": "gemma3n_vision", "architecture": "mobilenetv5_300m_enc", "hidden_size": 64, "vocab_size": 4,
         },
         "audio_config": {
-            "model_type": "gemma3n_audio", "hidden_size": 32, "conf_num_hidden_layers": 2, "conf_num_attention_heads": 4,
+            "model_type": "gemma3n_audio", "hidden_size": 32, "conf_num_hidden_layers": 2,
+            "conf_num_attention_heads": 4,
             "conf_conv_kernel_size": 5, "input_feat_size": 32, "sscp_conv_channel_size": [8, 4], "vocab_size": 4,
         },
     },
@@ -713,9 +714,18 @@ CASES["meralion2"] = (
 CASES["deepseek-v4-vision"] = (
     "",
     {
-        **recorded_config("deepseek4-vision"), "vocab_size": 32, "vision_n_layers": 3, "vision_dim": 48,
-        "vision_n_heads": 4, "vision_inter_dim": 32, "vision_patch_size": 14, "vision_rope_theta": 10000.0,
-        "vision_downsample_ratio": 3, "vision_max_n_token": 384, "vision_min_pixels": 3136, "vision_max_wh_ratio": 8,
+        **recorded_config("deepseek4-vision"),
+        "vocab_size": 32,
+        "vision_n_layers": 3,
+        "vision_dim": 48,
+        "vision_n_heads": 4,
+        "vision_inter_dim": 32,
+        "vision_patch_size": 14,
+        "vision_rope_theta": 10000.0,
+        "vision_downsample_ratio": 3,
+        "vision_max_n_token": 384,
+        "vision_min_pixels": 3136,
+        "vision_max_wh_ratio": 8,
     },
     {},
 )
@@ -920,7 +930,10 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    **{name: _by_tables(name) for name in ("gemma3n", "lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
+    **{name: _by_tables(name) for name in (
+        "gemma3n", "lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7",
+        "deepseek-ocr", "unlimited-ocr",
+    )},
 }  # fmt: skip
 
 _PUBLISHED: Final = {

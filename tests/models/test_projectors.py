@@ -481,8 +481,13 @@ FAULTS: Final[dict[str, Callable[[Any], Any]]] = {
     "type": lambda kind: "f32" if kind == "u32" else "i32",
     "config": lambda config: ["nothing"],
     "value": lambda value: (
-        not value if isinstance(value, bool) else f"{value}x" if isinstance(value, str)
-        else [*value, 1.0] if isinstance(value, list) else value + 1
+        not value
+        if isinstance(value, bool)
+        else f"{value}x"
+        if isinstance(value, str)
+        else [*value, 1.0]
+        if isinstance(value, list)
+        else value + 1
     ),
     "omit_if": lambda value: value + 1,
     "when": lambda when: {"nothing": ["*"]},

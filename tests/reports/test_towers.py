@@ -15,7 +15,8 @@ from weighbridge.models.open import open_model
 
 #: Cases that llama.cpp computes otherwise, and the key of their config.
 DEVIATES = {
-    "internvl-silu": "vision_config.hidden_size", "lfm2-audio": "encoder.d_model", "meralion2": "speech_mlp_scale_factor",
+    "internvl-silu": "vision_config.hidden_size", "lfm2-audio": "encoder.d_model",
+    "meralion2": "speech_mlp_scale_factor",
 }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""The towers of Granite Speech and LFM2-Audio: widths that a config gives as multiples of the tower's width, and a number
-of codebooks that share one embedding."""
+"""The towers of Granite Speech and LFM2-Audio: widths that a config has as multiples of the tower's, and a number of
+codebooks that share one embedding."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ _UNWRITTEN: Final = 4  # the scale factor that llama.cpp assumes
 
 
 def complete(config: Config) -> dict[str, Any]:
-    """Adds each tower to `vision_config` as `clip`, `sam` and `qwen`, `first_channels`, `second_channels`, `most_tiles`,
-    and `pooled` as the reference converter computes it (conversion/deepseek.py `DeepseekOCRVisionModel`, llama.cpp
+    """Adds the towers to `vision_config` as `clip`, `sam` and `qwen`, `first_channels`, `second_channels`, `most_tiles`
+    and `pooled`, as the reference converter computes it (conversion/deepseek.py `DeepseekOCRVisionModel`, llama.cpp
     b11549)."""
     class_ = (config.get("architectures") or [""])[0]
     vision = _with_towers(dict(config.get("vision_config") or {}), "qwen" if class_ == _SECOND else "clip")
