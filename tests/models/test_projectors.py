@@ -70,6 +70,21 @@ def test_the_row_of_a_token_is_copied(name: str, number: int, tmp_path: Path) ->
     assert not (tmp_path / "n.gguf").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("lfm2-audio", "architectures", True), ("deepseek-ocr2", "architectures", {"a": 1}),
+        ("deepseek-ocr2", "vision_config", "x"), ("deepseek-ocr2", "vision_config", True),
+        ("gemma3n", "audio_config", [1]), ("gemma3n", "vision_config", None), ("meralion2", "speech_config", 7),
+        ("deepseek-v4-vision", "vision_n_layers", -1),
+    ],
+)  # fmt: skip
+def test_a_wrong_config_is_an_error(name: str, path: str, value: Any, tmp_path: Path) -> None:
+    case = {**golden()[name], "config": {**golden()[name]["config"], path: value}}
+    with pytest.raises(WeighbridgeError):
+        wb.plan_convert(write_folder(case, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
+
+
 def test_a_llava_with_another_tower_is_refused(tmp_path: Path) -> None:
     case = json.loads(json.dumps(golden()["pixtral"]))
     case["config"]["vision_config"]["model_type"] = "clip_vision_model"

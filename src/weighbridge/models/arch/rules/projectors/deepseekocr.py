@@ -23,8 +23,9 @@ def complete(config: Config) -> dict[str, Any]:
     """Adds the towers to `vision_config` as `clip`, `sam` and `qwen`, `first_channels`, `second_channels`, `most_tiles`
     and `pooled`, as the reference converter computes it (conversion/deepseek.py `DeepseekOCRVisionModel`, llama.cpp
     b11549)."""
-    class_ = (config.get("architectures") or [""])[0]
-    vision = _with_towers(dict(config.get("vision_config") or {}), "qwen" if class_ == _SECOND else "clip")
+    listed, stated_ = config.get("architectures"), config.get("vision_config")
+    class_ = str(listed[0]) if isinstance(listed, list) and listed else ""
+    vision = _with_towers(dict(stated_) if isinstance(stated_, dict) else {}, "qwen" if class_ == _SECOND else "clip")
     channels = stated(vision["sam"], "downsample_channels") or (512, 1024)
     if not isinstance(channels, list | tuple) or len(channels) != 2:
         raise FormatError("must list two numbers of channels", field=_CHANNELS, found=repr(channels)[:80])
