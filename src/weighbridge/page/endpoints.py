@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
-from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.page.control import Control
 from weighbridge.page.models import PageModels
 
@@ -52,14 +51,14 @@ def start(data: PageModels) -> dict[str, Any]:
         {
             "path": path, "name": Path(path).name or path, "format": model.format, "tensors": len(model.index),
             "adapter": adapter_form(model) is not None,
-            "imatrix": model.format == "gguf" and recognised(model.index.files[0]),
+            "imatrix": data.is_imatrix(number),
             "folder": model.format != "gguf" and model.place.path.is_dir(),
             "fetched": bytes_fetched(model) if data.read_here else None,
             "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),
         }
-        for path, model, damage in zip(data.paths, data.models, data.damage, strict=True)
+        for number, (path, model, damage) in enumerate(zip(data.paths, data.models, data.damage, strict=True))
     ]  # fmt: skip
     return {"version": __version__, "models": models, "measured": len(data.measured)}
 

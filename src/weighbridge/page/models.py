@@ -7,11 +7,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.base import Index
+from weighbridge.containers.ggml.imatrix import recognised
+from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
 from weighbridge.io.location import path_text
 from weighbridge.io.source import Source
 from weighbridge.models.archives import resolve
@@ -25,6 +27,8 @@ from weighbridge.reports.survey import Survey, survey
 
 if TYPE_CHECKING:
     from weighbridge.page.several.shared_weights import WeightPairs
+
+_IMATRIX_FORMATS: Final = frozenset({"gguf", IMATRIX_DAT})
 
 
 class PageModels(Closing):
@@ -70,6 +74,11 @@ class PageModels(Closing):
         """The names of the models."""
         names = [Path(path).name or path for path in self.paths]
         return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+    def is_imatrix(self, model: int) -> bool:
+        """Whether a model is an importance matrix, in either format."""
+        opened = self.models[model]
+        return opened.format in _IMATRIX_FORMATS and recognised(opened.index.files[0])
 
     def survey(self, model: int) -> Survey:
         """Returns the survey of a model, which several answers share."""

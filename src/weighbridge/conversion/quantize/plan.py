@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,13 +43,15 @@ from weighbridge.models.model import OpenModel
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import CastReport, Encode, Node, cast, packed_in
 
+SCHEMA: Final = "weighbridge/quantize/1"
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizeRow:
     """The quantization of one tensor.
 
     `wanted`: the type that was replaced because the rows aren't whole blocks of it. `weighted`: the encoder uses an
-    entry of the importance matrix.
+    entry of the importance matrix. `error`: the expected relative error of a type that was chosen for a target size.
     """
 
     name: str
@@ -60,6 +62,7 @@ class QuantizeRow:
     target_bytes: int
     wanted: str | None = None
     weighted: bool = False
+    error: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +70,7 @@ class QuantizePlan(Plan):
     """A plan, and how its types were chosen.
 
     `entries`: the number of used entries of the importance matrix, and of all. `originals`, `weights`: the tensors
-    before quantization and the importance of their columns, for reports.
+    before quantization and the importance of their columns, for reports. `expected`: as in `TypeChoice`.
     """
 
     ftype: str = ""
@@ -76,6 +79,7 @@ class QuantizePlan(Plan):
     entries: tuple[int, int] | None = None
     originals: Mapping[str, Node] = field(default_factory=dict)
     weights: Mapping[str, Any] = field(default_factory=dict)
+    expected: tuple[tuple[int, float], ...] = ()
 
     @property
     def bits(self) -> float:
@@ -96,13 +100,14 @@ class QuantizePlan(Plan):
         raise RefusedError(message, **advice)
 
     def describe(self) -> dict[str, Any]:
-        data = super().describe() | {"schema": "weighbridge/quantize/1", "type": self.ftype}
+        data = super().describe() | {"schema": SCHEMA, "type": self.ftype}
         names = QuantizeRow.__slots__
         return data | {
             "bits_per_weight": round(self.bits, 4),
             "imatrix": self.entries and {"used": self.entries[0], "entries": self.entries[1]},
             "tensors": [{name: getattr(row, name) for name in names} for row in self.rows],
             "refusals": [r._asdict() for r in self.refusals],
+            "expected": [{"bytes": nbytes, "kl": error} for nbytes, error in self.expected],
         }
 
 
@@ -192,7 +197,8 @@ def finish(
             refusals.append(
                 ftypes.Refusal(name, "imatrix-missing", f"{target} needs an importance matrix' entry for it")
             )
-        rows.append(_row(name, node, tensors[name], choice.fallbacks.get(name), importance is not None))
+        row = _row(name, node, tensors[name], choice.fallbacks.get(name), importance is not None)
+        rows.append(replace(row, error=choice.errors.get(name)))
         kept = node.spec.dtype is target or target.kind is not Kind.BLOCK or options.allow_requantize
         if (packed := packed_in(node)) is not None and is_quantized(packed) and not kept:
             refusals.append(ftypes.Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})"))
@@ -223,6 +229,7 @@ def finish(
         entries=(len(inputs.imatrix.matrix.entries), inputs.imatrix.total) if inputs.imatrix else None,
         originals=inputs.tensors,
         weights=weights,
+        expected=choice.expected,
     )
 
 

@@ -26,12 +26,20 @@ export function fromColumns(list, statistic) {
   return { layers: rows, roles: columns, cells: rows.map((layer) => columns.map((role) => cell(layer, role))) };
 }
 
+/** {layers, roles, cells, at} of rows with a layer and a role; `at(layer, role)` is the row. */
+export function byPlace(rows, value) {
+  const layers = [...new Set(rows.map((row) => row.layer))].sort((a, b) => a - b), roles = [...new Set(rows.map((row) => row.role))];
+  const placed = new Map(rows.map((row) => [`${row.layer}\0${row.role}`, row])), at = (layer, role) => placed.get(`${layer}\0${role}`);
+  const cell = (row) => (row ? value(row) : null);
+  return { layers, roles, at, cells: layers.map((layer) => roles.map((role) => cell(at(layer, role)))) };
+}
+
 /** A role as the head of a narrow column: broken at its dots, without the ending that nearly all have. */
 function Role({ text }) {
   return html`<span title=${visible(text)}>${text.replace(/\.weight$/, "").split(".").map((word, i) => html`${i > 0 && html`.<wbr />`}<${Name} text=${word} />`)}</span>`;
 }
 
-/** The table. `show`: a value as text; `pick(layer, role)` where a cell is chosen. `scale`: the maps that share its
+/** The table. `show`: a value as text, by its layer and role; `pick(layer, role)` where a cell is chosen. `scale`: the maps that share its
  * colours. Dark is low, unless `worst` says that high values are what to look for. */
 export function HeatTable({ data, show, pick, worst = "low", scale = [data], label = "Layers and roles" }) {
   const numbers = scale.flatMap(({ cells }) => cells.flat()).filter((v) => typeof v === "number");
@@ -42,6 +50,6 @@ export function HeatTable({ data, show, pick, worst = "low", scale = [data], lab
     ${data.layers.map((layer, i) => html`<tr><th scope="row" class="n">${layer < 0 ? "–" : layer}</th>${data.cells[i].map((v, j) => {
       if (v === null) return html`<td></td>`;
       const at = typeof v === "number" ? share(v) : 1, color = heat(worst === "high" ? 1 - at : at);
-      return html`<td class=${`n${pick ? " can" : ""}`} style=${{ background: `rgb(${color.join(" ")})`, color: ink(color) }} onClick=${pick && (() => pick(layer, data.roles[j]))}>${typeof v === "number" ? show(v) : v}</td>`;
+      return html`<td class=${`n${pick ? " can" : ""}`} style=${{ background: `rgb(${color.join(" ")})`, color: ink(color) }} onClick=${pick && (() => pick(layer, data.roles[j]))}>${typeof v === "number" ? show(v, layer, data.roles[j]) : v}</td>`;
     })}</tr>`)}</tbody></table></div>`;
 }
