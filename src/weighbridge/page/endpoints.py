@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from weighbridge.page.control import Control
 from weighbridge.page.models import PageModels
 
 if TYPE_CHECKING:
+    from weighbridge.io.source import Source
     from weighbridge.models.model import OpenModel
     from weighbridge.page.chat.template import RenderedTemplate
 
@@ -42,6 +43,15 @@ def bytes_fetched(model: OpenModel) -> int | None:
     return sum(file.fetched for file in files) if any(file.remote for file in files) else None
 
 
+def _files(sources: Sequence[Source]) -> Iterator[dict[str, Any]]:
+    """Yields the files of a model. `inside`: one is a part of the file before it, a member or decoded data."""
+    owner = ""
+    for source in sources:
+        inside = bool(owner) and source.name.startswith(f"{owner}::")
+        owner = owner if inside else source.name
+        yield {"name": Path(source.name).name, "size": source.stored, "inside": inside}
+
+
 def start(data: PageModels) -> dict[str, Any]:
     """The models and their descriptions, enough for a first look."""
     from weighbridge.models.lora.forms import adapter_form
@@ -54,7 +64,7 @@ def start(data: PageModels) -> dict[str, Any]:
             "imatrix": data.is_imatrix(number),
             "folder": model.format != "gguf" and model.place.path.is_dir(),
             "fetched": bytes_fetched(model) if data.read_here else None,
-            "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
+            "files": list(_files(model.index.files)),
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),
         }

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.containers.base import Index
+from weighbridge.containers.base import Index, Region
+from weighbridge.containers.formats import DISTRIBUTED, DISTRIBUTED_DATA
 from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
 from weighbridge.io.location import path_text
@@ -22,7 +23,7 @@ from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.models.tokenizer.of_model import vocab_of
 from weighbridge.page.views.file_view import FileView
-from weighbridge.page.views.layout import LayoutMap, layout_map
+from weighbridge.page.views.layout import LayoutMap, data_regions, layout_map, map_of
 from weighbridge.reports.survey import Survey, survey
 
 if TYPE_CHECKING:
@@ -118,15 +119,27 @@ class PageModels(Closing):
 
     def layout(self, model: int, file: int) -> LayoutMap:
         """Returns the map of a file. Raises the errors of `source` and `layout_map`."""
-        return layout_map(self.source(model, file).name, self._single_file_index(model))
+        source = self.source(model, file)
+        if (regions := self._data_regions(model, file)) is not None:
+            return map_of(source.name, DISTRIBUTED_DATA, source.size, regions)
+        return layout_map(source.name, self._single_file_index(model))
 
     def file_view(self, model: int, file: int) -> FileView:
         """Returns the view of a file, which finds its regions once. Raises the errors of `source`."""
         path = self.source(model, file).name
         with self._lock:
             if (model, file) not in self._file_views:
-                self._file_views[model, file] = FileView(path, self._single_file_index(model))
+                regions = self._data_regions(model, file)
+                self._file_views[model, file] = FileView(path, self._single_file_index(model), regions)
             return self._file_views[model, file]
+
+    def _data_regions(self, model: int, file: int) -> list[Region] | None:
+        """Returns the regions of a data file of a distributed checkpoint, whose `.metadata` lists the tensors; None for
+        another file."""
+        index = self.models[model].index
+        if index.format != DISTRIBUTED or file == 0:
+            return None
+        return data_regions([entry for entry in index.entries if entry.file == file], index.files[file].size)
 
     def _single_file_index(self, model: int) -> Index | None:
         """Returns the index of an undamaged model in one file."""

@@ -38,7 +38,7 @@ function Entry({ entry: e, unit }) {
   const most = Math.max(1e-300, ...e.profile), run = Math.ceil(e.columns / Math.max(e.profile.length, 1));
   return html`<${Section} title=${html`<${Name} text=${e.name} />`} note=${`${plural(e.columns, "column")}${e.matrices > 1 ? `, ${whole(e.matrices)} matrices` : ""}`}>
     <div class="profile" role="img" aria-label=${`Columns of ${visible(e.name)}: the largest mean square is ${number(e.most)}, in column ${e.at[1]}.`}>${e.profile.map((v, i) => html`<i style=${{ height: `${Math.max(1, (v / most) * 100)}%` }} title=${`columns from ${whole(i * run)}: ${number(v)}`}></i>`)}</div>
-    <${Facts} rows=${[["Mean square", number(e.mean, 5)], ["Largest", `${number(e.most, 5)} in column ${whole(e.at[1])}${e.matrices > 1 ? ` of matrix ${whole(e.at[0])}` : ""}`], ["In the largest 1 % of the columns", percent(e.top)],
+    <${Facts} rows=${[["Mean square", number(e.mean, 5)], ["Largest", `${number(e.most, 5)} in column ${whole(e.at[1])}${e.matrices > 1 ? ` of matrix ${whole(e.at[0])}` : ""}`], ["Largest 1 % of columns", percent(e.top)],
       [unit === "calls" ? "Calls" : "Tokens seen", e.seen[0] === e.seen[1] ? whole(e.seen[0]) : `${whole(e.seen[0])} to ${whole(e.seen[1])}`], [`Matrices without ${unit}`, e.unused || null]]} /><//>`;
 }
 

@@ -30,14 +30,19 @@ function Plan({ plan }) {
   const { tensors, expected } = plan;
   const types = useMemo(() => [...typeColors(tensors)].map(([name, color]) => typeRow(name, color, tensors.filter((t) => t.type === name))), [plan]);
   const grid = useMemo(() => byPlace(tensors, (t) => t.bits), [plan]), known = tensors.filter((t) => t.nmse !== null);
-  return html`<${Section} title=${html`<span>Planned types <${Name} text=${plan.file} /></span>`} note=${`${plan.mixture ? visible(plan.mixture) : "chosen for the size"}: ${bytes(plan.nbytes)}, ${number(plan.bits, 3)} bits per weight`}>
+  return html`<${Section} title=${html`<span>Planned types <${Name} text=${plan.file} /></span>`} note=${`${plan.mixture ? visible(plan.mixture) : "chosen for the size"}: ${bytes(plan.nbytes)}, ${plan.bits.toFixed(2)} bits per weight`}>
       <${StackedBar} label="Bytes by type" rows=${types} detail=${typeDetail} />
       <h3>Types by layer and role</h3>
-      <${HeatTable} data=${grid} show=${(_, layer, role) => grid.at(layer, role).type} label="Types by layer and role" />
+      <${HeatTable} data=${grid} scale=${[quantized(grid)]} plain=${(bits) => bits >= UNQUANTIZED} className="types" show=${(_, layer, role) => grid.at(layer, role).type} label="Types by layer and role" />
       <${PlanTable} rows=${tensors} /><//>
     ${expected.length > 1 && html`<${Expected} points=${expected} />`}
     ${known.length > 0 && html`<${Section} title="Size against error" note=${`of ${plural(known.length, "tensor")} whose error is known`}><${TensorErrors} rows=${known} /><//>`}`;
 }
+
+const UNQUANTIZED = 16; // bits
+
+/** The cells of quantized tensors, which share the colours. */
+const quantized = ({ cells }) => ({ cells: cells.map((row) => row.filter((bits) => bits < UNQUANTIZED)) });
 
 function typeRow(name, color, rows) {
   const errors = rows.map((row) => row.nmse).filter((v) => v !== null).sort((a, b) => a - b);
@@ -46,7 +51,7 @@ function typeRow(name, color, rows) {
 
 function typeDetail({ tensors, bits, errors }) {
   const range = errors.length > 0 && (errors.length > 1 ? `${number(errors[0], 2)} to ${number(errors.at(-1), 2)}` : number(errors[0], 2));
-  return `${plural(tensors, "tensor")}, ${number(bits)} bits per weight${range ? `, NMSE ${range}` : ""}`;
+  return `${plural(tensors, "tensor")}, ${bits.toFixed(2)} bits per weight${range ? `, NMSE ${range}` : ""}`;
 }
 
 function PlanTable({ rows }) {
@@ -86,8 +91,8 @@ export function TensorErrors({ rows }) {
   const colors = useMemo(() => typeColors(rows), [rows]);
   const most = rows.reduce((n, row) => Math.max(n, row.bytes), 1);
   const points = useMemo(() => rows.map((row) => ({ x: row.bits, y: row.nmse, color: colors.get(row.type), radius: 3 + 6 * Math.sqrt(row.bytes / most), label: `${row.name}: ${row.type}, ${bytes(row.bytes)}, NMSE ${number(row.nmse, 3)}` })), [rows]);
-  return html`<p class="keyed">${[...colors].map(([type, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${type}</span>`)}</p>
-    <${Scatter} points=${points} label="Bits per weight against error" xTitle="bits per weight; the area of a point is the size of the tensor" yTitle="NMSE" />
+  return html`<p class="keyed">${[...colors].map(([type, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${type}</span>`)}<span class="quiet">area: bytes of the tensor</span></p>
+    <${Scatter} points=${points} label="Bits per weight against error" xTitle="bits per weight" yTitle="NMSE" />
     <details><summary>${plural(rows.length, "tensor")} as a table</summary><div class="scroll tall" tabindex="0" role="region" aria-label="Errors of the tensors"><table><thead><tr><th>tensor</th><th>type</th><th class="n">bytes</th><th class="n">bits per weight</th><th class="n">NMSE</th></tr></thead><tbody>
     ${rows.slice(0, SHOWN).map((row) => html`<tr><th scope="row"><${Name} text=${row.name} /></th><td>${row.type}</td><td class="n">${whole(row.bytes)}</td><td class="n">${row.bits.toFixed(2)}</td><td class="n">${fixed(row.nmse, 3)}</td></tr>`)}</tbody></table></div><${More} rows=${rows} /></details>`;
 }
