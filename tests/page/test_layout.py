@@ -126,7 +126,7 @@ def test_sizes_are_those_on_disk(tmp_path: Path) -> None:
 #: The first column of a map that is painted.
 LEFT = """all => all.map((canvas) => {
     const { data } = canvas.getContext("2d").getImageData(0, 8, 90, 1);
-    return Array.from({ length: 88 }, (_, x) => x).find((x) => [x, x + 1, x + 2].every((at) => data[at * 4 + 3] === 255));
+    return [...Array(88).keys()].find((x) => [x, x + 1, x + 2].every((at) => data[at * 4 + 3] === 255));
 })"""
 
 

@@ -107,13 +107,17 @@ def test_an_older_matrix_that_ends_early_is_refused(older: Path, tmp_path: Path,
         PageData(tmp_path / "cut.dat")
 
 
-def test_an_older_matrix_is_shown_beside_a_model_and_alone(visit: Visits, imatrix_url: str, older: Path, tmp_path: Path) -> None:
+def test_an_older_matrix_is_shown_beside_a_model_and_alone(
+    visit: Visits, imatrix_url: str, older: Path, tmp_path: Path
+) -> None:
     """Its heat comes first when it is alone; with a model, both aren't compared as two models."""
     page = settled(visit(f"{at(imatrix_url, 'importance')}&a=0&b=2"))
     assert page.get_by_role("region", name="Importance by layer and role").locator("td.n").count() == 7
     assert "Calls\n1" in page.locator(".facts").inner_text()
     assert page.get_by_role("button", name="Differences", exact=True).count() == 0
-    until(page, "document.querySelectorAll('.answers').length === 2 && !document.querySelector('.verdict [role=status]')")
+    until(
+        page, "document.querySelectorAll('.answers').length === 2 && !document.querySelector('.verdict [role=status]')"
+    )
     assert "llama.cpp takes it as --imatrix" in page.locator(".verdict").inner_text()
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.locator(".norms tbody th").first.bounding_box()["width"] >= 150
@@ -177,7 +181,8 @@ EXPECTED = [{"bytes": 900, "kl": 0.02}, {"bytes": 700, "kl": 0.1}, {"bytes": 110
 
 @pytest.fixture(scope="module")
 def reports(models: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What `wb quantize --report` writes, a plan, and three of `wb quality --json`, one about a model that the page hasn't."""
+    """What `wb quantize --report` writes, a plan, and three of `wb quality --json`, one about a model that isn't on the
+    page."""
     root = tmp_path_factory.mktemp("reports")
     wb.compare_quantized(models / "f16.gguf", models / "q4.gguf")
     report = wb.compare_quantized(models / "f16.gguf", models / "q4.gguf")
@@ -239,8 +244,10 @@ def test_a_plan_is_drawn(visit: Visits, reports_url: str, reports: list[Path]) -
     page.get_by_text("Sizes as a table").click()
     assert page.locator("tbody", has_text="1,100").locator("td").all_inner_texts()[:2] == ["700", "0.100"]
     page.set_viewport_size({"width": 390, "height": 844})
-    heights = legend.locator("tbody th").evaluate_all("all => all.map(th => th.firstElementChild.getBoundingClientRect().top - th.lastElementChild.getBoundingClientRect().top)")
-    assert all(abs(height) < 12 for height in heights)  # a type stays on the line of its dot
+    tops = legend.locator("tbody th").evaluate_all(
+        "all => all.map(th => [...th.children].map(child => child.getBoundingClientRect().top))"
+    )
+    assert all(abs(dot - name) < 12 for dot, name in tops)  # a type stays on the line of its dot
 
 
 @pytest.mark.parametrize(

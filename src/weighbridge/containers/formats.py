@@ -138,7 +138,7 @@ READ: Final = (
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
     Format("imatrix-dat", "importance matrix (legacy .dat)", module="weighbridge.containers.ggml.imatrix_dat",
-           advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
+           advice="wb inspect and wb view show it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (

@@ -92,9 +92,7 @@ def types_for_size(
     return replace(inputs, keys=keys, notes=tuple(notes)), ftypes.TypeChoice(types, errors=errors, expected=expected)
 
 
-def _expected(
-    allocation: Allocation, offers: Mapping[str, Sequence[Offer]], room: int
-) -> Iterator[tuple[int, float]]:
+def _expected(allocation: Allocation, offers: Mapping[str, Sequence[Offer]], room: int) -> Iterator[tuple[int, float]]:
     """The bytes and the expected effect of this choice, then of others."""
     yield allocation.nbytes, allocation.error
     least = sum(hull(rows)[0].nbytes for rows in offers.values())
