@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.writers import planned, specs
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
+from weighbridge.conversion.quantize.ftypes import Refusal
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, prepare, refuse_unreadable, type_options
 from weighbridge.conversion.result import Loss
@@ -75,7 +76,7 @@ class QuantizePlan(Plan):
 
     ftype: str = ""
     rows: tuple[QuantizeRow, ...] = ()
-    refusals: tuple[ftypes.Refusal, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     entries: tuple[int, int] | None = None
     originals: Mapping[str, Node] = field(default_factory=dict)
     weights: Mapping[str, Any] = field(default_factory=dict)
@@ -191,17 +192,14 @@ def finish(
         if importance is not None:
             weights[name] = importance
         if quantizes and not kernels.encodes(target):
-            refusals.append(ftypes.Refusal(name, "unsupported", f"{target} can't be written by this version"))
+            refusals.append(Refusal(name, "unsupported", f"{target} can't be written by this version"))
         tensors[name] = _encode_as(name, node, target, importance, reports, options.search == "best")
         if target.importance == "required" and target != node.spec.dtype and importance is None:
-            refusals.append(
-                ftypes.Refusal(name, "imatrix-missing", f"{target} needs an importance matrix' entry for it")
-            )
-        row = _row(name, node, tensors[name], choice.fallbacks.get(name), importance is not None)
-        rows.append(replace(row, error=choice.errors.get(name)))
+            refusals.append(Refusal(name, "imatrix-missing", f"{target} needs an importance matrix' entry for it"))
+        rows.append(_row(name, node, tensors[name], choice, importance is not None))
         kept = node.spec.dtype is target or target.kind is not Kind.BLOCK or options.allow_requantize
         if (packed := packed_in(node)) is not None and is_quantized(packed) and not kept:
-            refusals.append(ftypes.Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})"))
+            refusals.append(Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})"))
     files = _files(path, tensors, inputs, options)
     states = tuple(map(state_of, model.place.files))
     return QuantizePlan(
@@ -233,9 +231,9 @@ def finish(
     )
 
 
-def _row(name: str, node: Node, quantized: Node, fallback: tuple[DType, DType] | None, weighted: bool) -> QuantizeRow:
+def _row(name: str, node: Node, quantized: Node, choice: ftypes.TypeChoice, weighted: bool) -> QuantizeRow:
     """The row of a tensor; a packed one counts with all its stored tensors."""
-    packed = packed_in(node)
+    packed, fallback = packed_in(node), choice.fallbacks.get(name)
     return QuantizeRow(
         name=name,
         shape=quantized.spec.shape,
@@ -245,6 +243,7 @@ def _row(name: str, node: Node, quantized: Node, fallback: tuple[DType, DType] |
         target_bytes=quantized.spec.nbytes,
         wanted=fallback and fallback[0].name,
         weighted=weighted,
+        error=choice.errors.get(name),
     )
 
 
