@@ -1,6 +1,7 @@
 """Takes the pictures of docs/guide-view.md: `python docs/pictures.py ORIGINAL QUANTIZED [RELATIVE...]`.
 
-ORIGINAL and QUANTIZED are forms of one model, the others are of its family. `--measured REPORT` adds saved reports.
+ORIGINAL and QUANTIZED are forms of one model, the others are of its family. `--measured REPORT` adds saved reports and
+a plan.
 Needs the extra `view`, playwright and chromium.
 """
 
@@ -35,9 +36,10 @@ PICTURES: dict[str, Picture] = {
     "view-block.png": Picture(1, 2, "panel=microscope&tensor=2&block=3"),
     "view-operators.png": Picture(1, 2, "panel=graph", top=".graph section:nth-of-type(2)", size=(1040, 900)),
     "view-weights.png": Picture(0, 2, "panel=microscope&tensor=9&block=900"),
-    "view-differences.png": Picture(0, 2, "panel=diff", "dark", "section:has(.heat)"),
+    "view-differences.png": Picture(0, 2, "panel=diff", "dark", "section:has(.heat)", size=(1120, 660)),
     "view-family.png": Picture(0, None, "panel=lineage", size=(1040, 780)),
-    "view-quality.png": Picture(0, None, "panel=quality", "dark", "main"),
+    "view-quality.png": Picture(0, None, "panel=quality", "dark", "section:has-text('Size against divergence')"),
+    "view-types.png": Picture(0, None, "panel=quality", top="section:has(.types)"),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.containers import ggml_files, packed_files
 from tests.containers.framework_files import llama2c, mindspore
-from tests.reports.makers import gguf
+from tests.reports.makers import gguf, imatrix_dat
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -227,6 +227,7 @@ READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
         mindspore([("a", "Float32", (2,), bytes(8)), ("b", "Int8", (3,), b"ab"), ("b", "Int8", (3,), b"c")], packed)
         for packed in (False, True)
     ],
+    "imatrix-dat": lambda: [imatrix_dat(), imatrix_dat() + struct.pack("<ii", 7, 5) + b"x.txt"],
     "llama2c": lambda: [llama2c(version, shared) for version in (0, 1) for shared in (True, False)],
     "llamafile": lambda: [llamafile()],
     "ggml": lambda: [

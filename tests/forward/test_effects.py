@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,11 @@ def test_effects_choose_other_types_at_the_same_size(place: Path) -> None:
     again = wb.plan_quantize(place / "llama", "out.gguf", target_bpw=9, **_text(place))
     assert again.rows == chosen.rows
     assert any("expected KL divergence" in note for note in chosen.notes)
+    assert plain.expected == ()
+    assert all(row.error is not None for row in plain.rows if row.source != row.target)
+    described = json.loads(json.dumps(chosen.describe(), default=str))["expected"]
+    assert [(e["bytes"], e["kl"]) for e in described] == list(chosen.expected)
+    assert f"nats with {described[0]['bytes']:,} bytes" in " ".join(chosen.notes)
 
 
 def test_the_expected_divergence_is_about_the_measured_one(place: Path, tmp_path: Path) -> None:

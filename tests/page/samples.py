@@ -66,6 +66,11 @@ def experts(count: int, each: int) -> Iterable[Row]:
 MANY = tuple(experts(521, 32))
 #: A model of 7 billion parameters.
 SEVEN_B = tuple(layers(32, hidden=4096, inner=14336, heads=4096, kv=1024, vocabulary=32000))
+#: Its keys of config.json, over `CONFIG`.
+SEVEN_B_SIZES = {
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 32000, "torch_dtype": "bfloat16",
+}  # fmt: skip
 
 
 def sparse(path: Path, rows: Iterable[Row]) -> Path:

@@ -60,6 +60,7 @@ def test_a_plain_file_of_tensors_has_no_tokenizer_and_no_cache(visit: Visits, tm
                 assert "Tensors" in told
                 assert "Tokenizer" not in told
                 assert "Cache of keys" not in told
+                assert f"{(tmp_path / file).stat().st_size} B" in told  # decoded arrays are no file on disk
     assert "Tokenizer" in settled(visit(at(model_url, "architecture"))).locator("body").inner_text()
     assert "Cache of keys" in settled(visit(at(model_url, "architecture"))).locator("body").inner_text()
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.containers.dcp_cases import unpack
+from tests.containers.packed_files import small
 from tests.page.conftest import Visits, until
 
 import weighbridge as wb
 from weighbridge.models.open import open_model
+from weighbridge.page.data import PageData
 
 
 def mapped(visit: Visits, url: str, **settings: Any) -> Any:
@@ -91,3 +95,46 @@ def test_the_tabs_of_a_phone_scroll_with_a_cue(visit: Visits, model_url: str) ->
     title, choice = (page.locator(s).bounding_box() for s in ("h1", "header .choice"))
     assert title["y"] < choice["y"] + choice["height"]
     assert choice["y"] < title["y"] + title["height"] + 20
+
+
+def test_data_files_of_a_distributed_checkpoint_have_maps(tmp_path: Path) -> None:
+    """Their tensors are listed in another file."""
+    with PageData(unpack("two", tmp_path)) as data:
+        index = data.models[0].index
+        for number, file in enumerate(index.files[1:], 1):
+            layout = json.loads(data.answer("layout", {"model": "0", "file": str(number)}))
+            named = {index.entries[label].name for label in layout["labels"] if isinstance(label, int)}
+            assert named == {entry.name for entry in index.entries if entry.file == number}
+            assert (layout["start"][0], layout["size"]) == (0, file.size)
+        entry = next(entry for entry in index.entries if entry.file == 1)
+        view = json.loads(
+            data.answer("bytes", {"model": "0", "file": "1", "offset": str(entry.offset), "length": "16"})
+        )
+        assert view["regions"][0]["label"] == entry.name
+
+
+def test_sizes_are_those_on_disk(tmp_path: Path) -> None:
+    """Of a packed file too, whose original is larger."""
+    path = tmp_path / "packed.safetensors"
+    path.write_bytes(small())
+    with PageData(path) as data:
+        files = json.loads(data.answer("start", {}))["models"][0]["files"]
+        layout = json.loads(data.answer("layout", {"model": "0", "file": "0"}))
+    assert [file["size"] for file in files] == [path.stat().st_size] == [layout["size"]]
+
+
+#: The first column of a map that is painted.
+LEFT = """all => all.map((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 8, 90, 1);
+    return [...Array(88).keys()].find((x) => [x, x + 1, x + 2].every((at) => data[at * 4 + 3] === 255));
+})"""
+
+
+def test_maps_of_shards_begin_at_one_line(visit: Visits, models: Path, tmp_path: Path) -> None:
+    """Also that of a shard without layers, which has no brackets."""
+    wb.convert(models / "llama", tmp_path / "shards", max_shard_size=66_000)
+    wb.export_view(tmp_path / "shards", tmp_path / "page.html")
+    page = mapped(visit, f"{(tmp_path / 'page.html').as_uri()}#")
+    until(page, "[...document.querySelectorAll('canvas')].every((c) => c.names)")
+    assert not all(layers for _, layers in (drawn(page, n) for n in range(page.locator("canvas").count())))
+    assert len(set(page.locator("canvas").evaluate_all(LEFT))) == 1

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.page.conftest import Visits, serving
+from tests.page.conftest import Visits, serving, until
 from tests.page.test_browser import at, settled
 from tests.page.test_several_models import check
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, encode
-from weighbridge.io.source import BytesSource
+from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, encode, read
+from weighbridge.io.source import BytesSource, FileSource
 from weighbridge.page.control import Control
 from weighbridge.page.data import PageData
 from weighbridge.page.views.importance import importance
@@ -46,8 +46,17 @@ def imatrix(sums: dict[str, tuple[np.ndarray, np.ndarray]], tmp_path_factory: py
 
 
 @pytest.fixture(scope="module")
-def imatrix_url(imatrix: Path, models: Path) -> Iterator[str]:
-    yield from serving(models / "q4.gguf", imatrix)
+def older(imatrix: Path) -> Path:
+    """The same matrix in the older format."""
+    path = imatrix.with_name("imatrix.dat")
+    with FileSource(imatrix) as source:
+        path.write_bytes(encode(read(source), "legacy"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def imatrix_url(imatrix: Path, older: Path, models: Path) -> Iterator[str]:
+    yield from serving(models / "q4.gguf", imatrix, older)
 
 
 def test_importance_is_the_mean_square(imatrix: Path, sums: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -70,6 +79,52 @@ def test_importance_is_the_mean_square(imatrix: Path, sums: dict[str, tuple[np.n
         assert len(entry["profile"]) == min(96, values.shape[1])
     places = {(entry["layer"], entry["role"]) for entry in view["entries"]}
     assert places == {*((layer, role) for layer in range(3) for role in ROLES), (-1, "output")}
+
+
+def test_the_older_format_has_the_same_importance(imatrix: Path, older: Path) -> None:
+    views = []
+    for path in (imatrix, older):
+        with PageData(path) as data:
+            assert json.loads(data.answer("start", {}))["models"][0]["imatrix"] is True
+            views.append(json.loads(data.answer("importance", {"model": "0"})))
+            layout = json.loads(data.answer("layout", {"model": "0", "file": "0"}))
+            assert (layout["size"], layout["start"][0]) == (path.stat().st_size, 0)
+    new, old = ({entry["name"]: entry for entry in view["entries"]} for view in views)
+    assert [view["unit"] for view in views] == ["tokens", "calls"]
+    assert {*old} == {*new}
+    for name, entry in old.items():
+        assert entry["seen"] == [1, 1]
+        assert (entry["layer"], entry["role"]) == (new[name]["layer"], new[name]["role"])
+        if new[name]["matrices"] == 1:  # of experts without tokens, the older file has ones
+            assert entry["mean"] == pytest.approx(new[name]["mean"])
+            assert entry["profile"] == pytest.approx(new[name]["profile"])
+
+
+@pytest.mark.parametrize("cut", [5, 40, 400])
+def test_an_older_matrix_that_ends_early_is_refused(older: Path, tmp_path: Path, cut: int) -> None:
+    (tmp_path / "cut.dat").write_bytes(older.read_bytes()[:cut])
+    with pytest.raises((FormatError, UnsupportedError)):
+        PageData(tmp_path / "cut.dat")
+
+
+def test_an_older_matrix_is_shown_beside_a_model_and_alone(
+    visit: Visits, imatrix_url: str, older: Path, tmp_path: Path
+) -> None:
+    """Its heat comes first when it is alone; with a model, both aren't compared as two models."""
+    page = settled(visit(f"{at(imatrix_url, 'importance')}&a=0&b=2"))
+    assert page.get_by_role("region", name="Importance by layer and role").locator("td.n").count() == 7
+    assert "Calls\n1" in page.locator(".facts").inner_text()
+    assert page.get_by_role("button", name="Differences", exact=True).count() == 0
+    until(
+        page, "document.querySelectorAll('.answers').length === 2 && !document.querySelector('.verdict [role=status]')"
+    )
+    assert "llama.cpp takes it as --imatrix" in page.locator(".verdict").inner_text()
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.locator(".norms tbody th").first.bounding_box()["width"] >= 150
+    wb.export_view(older, tmp_path / "page.html")
+    page = settled(visit((tmp_path / "page.html").as_uri()))
+    assert page.locator("nav [aria-current]").inner_text() == "Importance"
+    assert page.get_by_role("button", name="Architecture").count() == 0
 
 
 def test_a_matrix_without_tokens_has_no_importance(tmp_path: Path) -> None:
@@ -121,13 +176,19 @@ TEXT = {"schema": "weighbridge/text-quality/1", "reference": "/x/base", "model":
         "kl": {"value": 0.0125, "error": 0.001}, "same_top": {"value": 0.94, "error": None}}  # fmt: skip
 
 
+EXPECTED = [{"bytes": 900, "kl": 0.02}, {"bytes": 700, "kl": 0.1}, {"bytes": 1100, "kl": 0.0}]
+
+
 @pytest.fixture(scope="module")
 def reports(models: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What `wb quantize --report` writes, and three of `wb quality --json`, one about a model that the page hasn't."""
+    """What `wb quantize --report` writes, a plan, and three of `wb quality --json`, one about a model that isn't on the
+    page."""
     root = tmp_path_factory.mktemp("reports")
     wb.compare_quantized(models / "f16.gguf", models / "q4.gguf")
     report = wb.compare_quantized(models / "f16.gguf", models / "q4.gguf")
     (root / "errors.json").write_text(json.dumps(report.describe()))
+    plan = wb.plan_quantize(models / "f16.gguf", root / "new.gguf", target_bpw=5)
+    (root / "plan.json").write_text(json.dumps(plan.describe() | {"expected": EXPECTED}, default=str))
     for name, kl in (("q4.gguf", 0.0125), ("f16.gguf", 0.0), ("q2.gguf", 0.25)):
         row = {**TEXT, "model": f"/x/{name}", "kl": {"value": kl, "error": None}}
         (root / f"{name}.json").write_text(json.dumps(row))
@@ -153,12 +214,51 @@ def test_reports_are_read(models: Path, reports: list[Path]) -> None:
     assert (by_name["q4.gguf"].perplexity, by_name["q4.gguf"].reference_perplexity) == (9.75, 9.5)
 
 
+def test_a_plan_has_the_types_and_the_errors_that_are_known(models: Path, reports: list[Path]) -> None:
+    """Those of a report of the page before those that the plan expects."""
+    plan = wb.plan_quantize(models / "f16.gguf", models / "new.gguf", target_bpw=5)
+    read = read_measured(reports, {})
+    errors = {(t.name, t.type): t.nmse for t in read.tensors[0].tensors}
+    rows = read.plans[0].tensors
+    assert [(t.name, t.source, t.type, t.bytes) for t in rows] == [
+        (row.name, row.source, row.target, row.target_bytes) for row in plan.rows
+    ]
+    assert [t.nmse for t in rows] == [errors.get((row.name, row.target), row.error) for row in plan.rows]
+    chosen = [row for row in plan.rows if row.source != row.target]
+    assert all(row.error is not None and row.error > 0 for row in chosen)
+    assert [(e.bytes, e.kl) for e in read.plans[0].expected] == [(900, 0.02), (700, 0.1), (1100, 0.0)]
+    named = {t.name: (t.layer, t.role) for t in rows}
+    assert (named["blk.2.attn_q.weight"], named["output.weight"]) == ((2, "attn_q"), (-1, "output"))
+
+
+def test_a_plan_is_drawn(visit: Visits, reports_url: str, reports: list[Path]) -> None:
+    page = settled(visit(at(reports_url, "quality")))
+    rows = json.loads(next(path for path in reports if path.name == "plan.json").read_text())["tensors"]
+    grid = page.get_by_role("region", name="Types by layer and role")
+    assert sorted(grid.locator("td.n").all_inner_texts()) == sorted(row["target"] for row in rows)
+    legend = page.get_by_role("region", name="Bytes by type")
+    assert sorted(legend.locator("th .name").all_inner_texts()) == sorted({row["target"] for row in rows})
+    curve = page.locator("svg[aria-label^='Size against expected']")
+    assert "this plan" in (curve.text_content() or "")
+    assert curve.locator(".rule.zero").count() == 1  # no divergence is no small one
+    page.get_by_text("Sizes as a table").click()
+    assert page.locator("tbody", has_text="1,100").locator("td").all_inner_texts()[:2] == ["700", "0.100"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    tops = legend.locator("tbody th").evaluate_all(
+        "all => all.map(th => [...th.children].map(child => child.getBoundingClientRect().top))"
+    )
+    assert all(abs(dot - name) < 12 for dot, name in tops)  # a type stays on the line of its dot
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [("", "not a saved report"), ("[]", "not a saved report"), ("{", "not a saved report"),
      ("\xff", "not a saved report"),
      ("{}", "not a report of errors"), ('{"schema": "weighbridge/scan/1"}', "not a report of errors"),
      ('{"schema": []}', "not a report of errors"), ('{"schema": "weighbridge/quality/1"}', "incomplete"),
+     ('{"schema": "weighbridge/quantize/1"}', "incomplete"),
+     (json.dumps({"schema": "weighbridge/quantize/1", "bits_per_weight": 4, "tensors": [
+         {"name": "a", "source": "F32", "target": "Q9_Z", "target_bytes": 1}]}), "unknown type"),
      ('{"schema": "weighbridge/quality/1", "nmse": 1, "bytes": "x", "tensors": []}', "incomplete"),
      ('{"schema": "weighbridge/quality/1", "nmse": 1, "bytes": 1, "tensors": [{}]}', "incomplete"),
      (json.dumps({**TEXT, "kl": {"value": "much"}}), "incomplete"),

@@ -873,7 +873,7 @@ def matrix_file(folder: Path, data: bytes, name: str = "imatrix.dat") -> Path:
     return folder.parent / name
 
 
-@case("imatrix/broken", words="bytes follow the end")
+@case("imatrix-dat/broken", words="bytes follow the end")
 def a_matrix_with_more_behind_it(folder: Path) -> Path:
     return matrix_file(folder, legacy_matrix([1, 2]) + struct.pack("<iii", 1, 0, 7))
 

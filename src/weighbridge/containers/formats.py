@@ -137,6 +137,8 @@ READ: Final = (
            rewritten_as="safetensors", pickles=True, in_folders=True, recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
+    Format("imatrix-dat", "importance matrix (legacy .dat)", module="weighbridge.containers.ggml.imatrix_dat",
+           advice="wb inspect and wb view show it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
 )  # fmt: skip
 
 _POINTER_FORMATS: Final = (
@@ -151,8 +153,6 @@ RECOGNISED: Final = (
     Format(DISTRIBUTED_DATA, "data of a PyTorch distributed checkpoint", (".distcp",),
            advice="name its folder, which has a file .metadata", recognisers=_ZIP),
     Format("torchserve", "TorchServe archive", recognisers=_ZIP),
-    Format("imatrix-dat", "importance matrix (legacy .dat)",
-           advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
     Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin",),
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),
     Format("tf-savedmodel", "TensorFlow SavedModel", (), (".ckpt",), recognisers=_PROTOBUF),

@@ -38,6 +38,11 @@ class Source(Closing, ABC):
         """The bytes that came from a server so far."""
         return 0
 
+    @property
+    def stored(self) -> int:
+        """The bytes that it takes on disk: fewer than `size` for a packed file."""
+        return self.size
+
     @abstractmethod
     def _readinto(self, offset: int, out: memoryview) -> int:
         """Fills `out` from `offset` and returns the number of bytes read. Bounds are already checked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
-from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.page.control import Control
 from weighbridge.page.models import PageModels
 
 if TYPE_CHECKING:
+    from weighbridge.io.source import Source
     from weighbridge.models.model import OpenModel
     from weighbridge.page.chat.template import RenderedTemplate
 
@@ -43,6 +43,15 @@ def bytes_fetched(model: OpenModel) -> int | None:
     return sum(file.fetched for file in files) if any(file.remote for file in files) else None
 
 
+def _files(sources: Sequence[Source]) -> Iterator[dict[str, Any]]:
+    """Yields the files of a model. `inside`: one is a part of the file before it, a member or decoded data."""
+    owner = ""
+    for source in sources:
+        inside = bool(owner) and source.name.startswith(f"{owner}::")
+        owner = owner if inside else source.name
+        yield {"name": Path(source.name).name, "size": source.stored, "inside": inside}
+
+
 def start(data: PageModels) -> dict[str, Any]:
     """The models and their descriptions, enough for a first look."""
     from weighbridge.models.lora.forms import adapter_form
@@ -52,14 +61,14 @@ def start(data: PageModels) -> dict[str, Any]:
         {
             "path": path, "name": Path(path).name or path, "format": model.format, "tensors": len(model.index),
             "adapter": adapter_form(model) is not None,
-            "imatrix": model.format == "gguf" and recognised(model.index.files[0]),
+            "imatrix": data.is_imatrix(number),
             "folder": model.format != "gguf" and model.place.path.is_dir(),
             "fetched": bytes_fetched(model) if data.read_here else None,
-            "files": [{"name": Path(source.name).name, "size": source.size} for source in model.index.files],
+            "files": list(_files(model.index.files)),
             "damage": {"error": damage.message, "hint": damage.hint} if damage else None,
             "facts": model_facts(model),
         }
-        for path, model, damage in zip(data.paths, data.models, data.damage, strict=True)
+        for number, (path, model, damage) in enumerate(zip(data.paths, data.models, data.damage, strict=True))
     ]  # fmt: skip
     return {"version": __version__, "models": models, "measured": len(data.measured)}
 

@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.words import plural
-from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.page.assemble import page
 from weighbridge.page.control import Control
 from weighbridge.page.data import PageData
@@ -75,7 +74,7 @@ def header_questions(data: PageData, findings: bool) -> Iterator[Question]:
         yield from ((name, {"model": number}) for name in names)
         if model.format != "gguf" and model.place.path.is_dir():
             yield "folder", {"model": number}
-        if model.format == "gguf" and recognised(model.index.files[0]):
+        if data.is_imatrix(number):
             yield "importance", {"model": number}
         yield "tree", {"model": number, "counted": 1}
         for file in range(len(model.index.files)):

@@ -7,11 +7,14 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.containers.base import Index
+from weighbridge.containers.base import Index, Region
+from weighbridge.containers.formats import DISTRIBUTED, DISTRIBUTED_DATA
+from weighbridge.containers.ggml.imatrix import recognised
+from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
 from weighbridge.io.location import path_text
 from weighbridge.io.source import Source
 from weighbridge.models.archives import resolve
@@ -20,11 +23,13 @@ from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.models.tokenizer.of_model import vocab_of
 from weighbridge.page.views.file_view import FileView
-from weighbridge.page.views.layout import LayoutMap, layout_map
+from weighbridge.page.views.layout import LayoutMap, data_regions, layout_map, map_of
 from weighbridge.reports.survey import Survey, survey
 
 if TYPE_CHECKING:
     from weighbridge.page.several.shared_weights import WeightPairs
+
+_IMATRIX_FORMATS: Final = frozenset({"gguf", IMATRIX_DAT})
 
 
 class PageModels(Closing):
@@ -71,6 +76,11 @@ class PageModels(Closing):
         names = [Path(path).name or path for path in self.paths]
         return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
+    def is_imatrix(self, model: int) -> bool:
+        """Whether a model is an importance matrix, in either format."""
+        opened = self.models[model]
+        return opened.format in _IMATRIX_FORMATS and recognised(opened.index.files[0])
+
     def survey(self, model: int) -> Survey:
         """Returns the survey of a model, which several answers share."""
         if model not in self._surveys:
@@ -109,15 +119,27 @@ class PageModels(Closing):
 
     def layout(self, model: int, file: int) -> LayoutMap:
         """Returns the map of a file. Raises the errors of `source` and `layout_map`."""
-        return layout_map(self.source(model, file).name, self._single_file_index(model))
+        source = self.source(model, file)
+        if (regions := self._data_regions(model, file)) is not None:
+            return map_of(source.name, DISTRIBUTED_DATA, source.size, regions)
+        return layout_map(source.name, self._single_file_index(model))
 
     def file_view(self, model: int, file: int) -> FileView:
         """Returns the view of a file, which finds its regions once. Raises the errors of `source`."""
         path = self.source(model, file).name
         with self._lock:
             if (model, file) not in self._file_views:
-                self._file_views[model, file] = FileView(path, self._single_file_index(model))
+                regions = self._data_regions(model, file)
+                self._file_views[model, file] = FileView(path, self._single_file_index(model), regions)
             return self._file_views[model, file]
+
+    def _data_regions(self, model: int, file: int) -> list[Region] | None:
+        """Returns the regions of a data file of a distributed checkpoint, whose `.metadata` lists the tensors; None for
+        another file."""
+        index = self.models[model].index
+        if index.format != DISTRIBUTED or file == 0:
+            return None
+        return data_regions([entry for entry in index.entries if entry.file == file], index.files[file].size)
 
     def _single_file_index(self, model: int) -> Index | None:
         """Returns the index of an undamaged model in one file."""

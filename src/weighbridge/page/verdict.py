@@ -14,7 +14,9 @@ from typing import Final
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
+from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
 from weighbridge.models.clients import LLAMA_CPP, ClientVerdict, loads
+from weighbridge.models.llamacpp.rules import accompanies
 from weighbridge.models.open import open_headers
 from weighbridge.page.views.judged_steps import JudgedStep, judged_steps
 from weighbridge.reports.identify import IdentifyReport, identify
@@ -163,7 +165,7 @@ def _client(path: str, verified: VerifyReport) -> ClientVerdict | None:
     if (companion := next((f for f in verified.findings if f.rule == _COMPANION), None)) is not None:
         return ClientVerdict(LLAMA_CPP, None, companion.message.rpartition(": it ")[2])
     with suppress(WeighbridgeError, OSError), open_headers(path).model as model:
-        return loads(model)
+        return ClientVerdict(LLAMA_CPP, None, accompanies("--imatrix")) if model.format == IMATRIX_DAT else loads(model)
     stopped = next((v for v in verified.verdicts if v.accepts is False), None)
     if stopped is None:
         return None

@@ -53,7 +53,10 @@ class ServedPage(Closing):
 class PageOptions(StepOptions, FamilyOptions):
     other: Path | Sequence[Path] | None = field(default=None, kw_only=False)
     quality_report: Sequence[str] = option(
-        "Saved report of wb quantize or wb quality to draw. Repeatable.", (), metavar="FILE", kind="file"
+        "Saved report of wb quantize or wb quality, or plan of wb quantize, to draw. Repeatable.",
+        (),
+        metavar="FILE",
+        kind="file",
     )
 
 

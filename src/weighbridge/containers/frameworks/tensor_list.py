@@ -146,10 +146,16 @@ def framed(source: Source, parse: Callable[[Source], Index], frame: str, head: I
     except (FormatError, UnsupportedError, RefusedError):
         return [Region(0, source.size, "unknown")] if source.size else []
     entries = sorted((e for e in index if not e.file and e.nbytes), key=lambda e: (e.offset, e.nbytes))
+    return tiled_whole(entries, source.size, frame, head)
+
+
+def tiled_whole(entries: Iterable[Entry], size: int, frame: str, head: Iterable[Region] = ()) -> list[Region]:
+    """Every byte of a file of `size` bytes, named: the parts `head`, the tensors in order, and around them the
+    `frame`."""
     out = list(head)
     out += tiled(out[-1].end if out else 0, entries, frame)
     at = out[-1].end if out else 0
-    return [*out, Region(at, source.size, "header", frame)] if at < source.size else out
+    return [*out, Region(at, size, "header", frame)] if at < size else out
 
 
 def tiled(at: int, entries: Iterable[Entry], frame: str) -> Iterator[Region]:

@@ -93,13 +93,14 @@ def parse(source: Source) -> Imatrix:
     two entries with one name, and for data after the end of a legacy file."""
     if source.head(4) == GGUF_MAGIC:
         return _parse_gguf(source)
-    return _parse_legacy(source)
+    return parse_legacy(source)
 
 
 # -- legacy ----------------------------------------------------------------------------------------------------------
 
 
-def _parse_legacy(source: Source) -> Imatrix:
+def parse_legacy(source: Source) -> Imatrix:
+    """The entries of a legacy file, in file order. Raises as `parse`."""
     cursor = Cursor(source)
     count = _legacy_count(cursor)
     records = tuple(_legacy_record(cursor) for _ in range(count))

@@ -30,6 +30,10 @@ class OriginalSource(Source):
     def fetched(self) -> int:
         return self.packed.fetched
 
+    @property
+    def stored(self) -> int:
+        return self.packed.size
+
     def _readinto(self, offset: int, out: memoryview) -> int:
         end = offset + len(out)
         for chunk in self.archive.chunks(offset, end):

@@ -195,11 +195,15 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypeChoice:
-    """The type of each tensor, in order. `fallbacks`: those whose rows aren't whole blocks of their type."""
+    """The type of each tensor, in order. `fallbacks`: those whose rows aren't whole blocks of their type. For a target
+    size, `errors`: the expected relative errors; `expected`: bytes and the KL divergence at this size and at others, if
+    effects are measured."""
 
     types: Mapping[str, DType]
     fallbacks: Mapping[str, tuple[DType, DType]] = field(default_factory=dict)  # name -> (by the rules, chosen)
     refusals: tuple[Refusal, ...] = ()
+    errors: Mapping[str, float] = field(default_factory=dict)
+    expected: tuple[tuple[int, float], ...] = ()
 
 
 class _RefusedTensor(Exception):

@@ -33,6 +33,7 @@ from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.writers import planned, specs
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
+from weighbridge.conversion.quantize.ftypes import Refusal
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, prepare, refuse_unreadable, type_options
 from weighbridge.conversion.result import Loss
@@ -43,13 +44,15 @@ from weighbridge.models.model import OpenModel
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import CastReport, Encode, Node, cast, packed_in
 
+SCHEMA: Final = "weighbridge/quantize/1"
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizeRow:
     """The quantization of one tensor.
 
     `wanted`: the type that was replaced because the rows aren't whole blocks of it. `weighted`: the encoder uses an
-    entry of the importance matrix.
+    entry of the importance matrix. `error`: the expected relative error of a type that was chosen for a target size.
     """
 
     name: str
@@ -60,6 +63,7 @@ class QuantizeRow:
     target_bytes: int
     wanted: str | None = None
     weighted: bool = False
+    error: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,15 +71,16 @@ class QuantizePlan(Plan):
     """A plan, and how its types were chosen.
 
     `entries`: the number of used entries of the importance matrix, and of all. `originals`, `weights`: the tensors
-    before quantization and the importance of their columns, for reports.
+    before quantization and the importance of their columns, for reports. `expected`: as in `TypeChoice`.
     """
 
     ftype: str = ""
     rows: tuple[QuantizeRow, ...] = ()
-    refusals: tuple[ftypes.Refusal, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     entries: tuple[int, int] | None = None
     originals: Mapping[str, Node] = field(default_factory=dict)
     weights: Mapping[str, Any] = field(default_factory=dict)
+    expected: tuple[tuple[int, float], ...] = ()
 
     @property
     def bits(self) -> float:
@@ -96,13 +101,14 @@ class QuantizePlan(Plan):
         raise RefusedError(message, **advice)
 
     def describe(self) -> dict[str, Any]:
-        data = super().describe() | {"schema": "weighbridge/quantize/1", "type": self.ftype}
+        data = super().describe() | {"schema": SCHEMA, "type": self.ftype}
         names = QuantizeRow.__slots__
         return data | {
             "bits_per_weight": round(self.bits, 4),
             "imatrix": self.entries and {"used": self.entries[0], "entries": self.entries[1]},
             "tensors": [{name: getattr(row, name) for name in names} for row in self.rows],
             "refusals": [r._asdict() for r in self.refusals],
+            "expected": [{"bytes": nbytes, "kl": error} for nbytes, error in self.expected],
         }
 
 
@@ -186,16 +192,14 @@ def finish(
         if importance is not None:
             weights[name] = importance
         if quantizes and not kernels.encodes(target):
-            refusals.append(ftypes.Refusal(name, "unsupported", f"{target} can't be written by this version"))
+            refusals.append(Refusal(name, "unsupported", f"{target} can't be written by this version"))
         tensors[name] = _encode_as(name, node, target, importance, reports, options.search == "best")
         if target.importance == "required" and target != node.spec.dtype and importance is None:
-            refusals.append(
-                ftypes.Refusal(name, "imatrix-missing", f"{target} needs an importance matrix' entry for it")
-            )
-        rows.append(_row(name, node, tensors[name], choice.fallbacks.get(name), importance is not None))
+            refusals.append(Refusal(name, "imatrix-missing", f"{target} needs an importance matrix' entry for it"))
+        rows.append(_row(name, node, tensors[name], choice, importance is not None))
         kept = node.spec.dtype is target or target.kind is not Kind.BLOCK or options.allow_requantize
         if (packed := packed_in(node)) is not None and is_quantized(packed) and not kept:
-            refusals.append(ftypes.Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})"))
+            refusals.append(Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})"))
     files = _files(path, tensors, inputs, options)
     states = tuple(map(state_of, model.place.files))
     return QuantizePlan(
@@ -223,12 +227,13 @@ def finish(
         entries=(len(inputs.imatrix.matrix.entries), inputs.imatrix.total) if inputs.imatrix else None,
         originals=inputs.tensors,
         weights=weights,
+        expected=choice.expected,
     )
 
 
-def _row(name: str, node: Node, quantized: Node, fallback: tuple[DType, DType] | None, weighted: bool) -> QuantizeRow:
+def _row(name: str, node: Node, quantized: Node, choice: ftypes.TypeChoice, weighted: bool) -> QuantizeRow:
     """The row of a tensor; a packed one counts with all its stored tensors."""
-    packed = packed_in(node)
+    packed, fallback = packed_in(node), choice.fallbacks.get(name)
     return QuantizeRow(
         name=name,
         shape=quantized.spec.shape,
@@ -238,6 +243,7 @@ def _row(name: str, node: Node, quantized: Node, fallback: tuple[DType, DType] |
         target_bytes=quantized.spec.nbytes,
         wanted=fallback and fallback[0].name,
         weighted=weighted,
+        error=choice.errors.get(name),
     )
 
 

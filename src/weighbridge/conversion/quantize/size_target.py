@@ -75,34 +75,44 @@ def types_for_size(
     elements = sum(node.spec.elements for node in inputs.tensors.values())
     room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
     room -= sum(inputs.tensors[name].spec.with_dtype(dtype).nbytes for name, dtype in fixed.items())
-    offers = {name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}
+    probed = offers = {name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}
     if effects is not None:
         gains = effects(inputs, offers)
         offers = {n: [o._replace(error=o.error * gains[n]) for o in rows] for n, rows in offers.items()}
     allocation = allocate(offers, room)
-    notes = [*inputs.notes, *_notes(allocation, offers, room, measured=effects is not None)]
+    expected = () if effects is None else tuple(_expected(allocation, offers, room))
+    notes = [*inputs.notes, *_notes(allocation, offers, room, expected)]
     types = {name: fixed.get(name) or allocation.types[name] for name in inputs.tensors}
     counts = Counter[str]()
     for name, node in inputs.tensors.items():
         counts[types[name].name] += node.spec.elements
     ftype = ftypes.nearest_ftype(counts.most_common(1)[0][0])
     keys = {**inputs.keys, gguf_keys.FILE_TYPE: KV("u32", ftype)}
-    return replace(inputs, keys=keys, notes=tuple(notes)), ftypes.TypeChoice(types)
+    errors = {n: o.error for n, rows in probed.items() for o in rows if o.dtype is types[n]}
+    return replace(inputs, keys=keys, notes=tuple(notes)), ftypes.TypeChoice(types, errors=errors, expected=expected)
+
+
+def _expected(allocation: Allocation, offers: Mapping[str, Sequence[Offer]], room: int) -> Iterator[tuple[int, float]]:
+    """The bytes and the expected effect of this choice, then of others."""
+    yield allocation.nbytes, allocation.error
+    least = sum(hull(rows)[0].nbytes for rows in offers.values())
+    sizes = (int(room * factor) for factor in _CURVE)
+    yield from ((at.nbytes, at.error) for at in (allocate(offers, size) for size in sizes if size >= least))
 
 
 def _notes(
-    allocation: Allocation, offers: Mapping[str, Sequence[Offer]], room: int, *, measured: bool
+    allocation: Allocation,
+    offers: Mapping[str, Sequence[Offer]],
+    room: int,
+    expected: Sequence[tuple[int, float]],
 ) -> Iterator[str]:
     """The expected effect at this size and at others, and that a smaller size would do."""
     if allocation.nbytes == sum(hull(rows)[-1].nbytes for rows in offers.values()):
         yield f"every tensor has the best type: {room - allocation.nbytes:,} bytes of the size aren't used"
-    if not measured:
-        return
-    least = sum(hull(rows)[0].nbytes for rows in offers.values())
-    sizes = (int(room * factor) for factor in _CURVE)
-    curve = (f"{at.error:.4f} at {at.nbytes:,}" for at in (allocate(offers, size) for size in sizes if size >= least))
-    yield f"expected KL divergence {allocation.error:.4f} nats with {allocation.nbytes:,} bytes of these tensors"
-    yield f"and at other sizes: {'; '.join(curve)}"
+    if expected:
+        (nbytes, error), *others = expected
+        yield f"expected KL divergence {error:.4f} nats with {nbytes:,} bytes of these tensors"
+        yield f"and at other sizes: {'; '.join(f'{error:.4f} at {nbytes:,}' for nbytes, error in others)}"
 
 
 def probe(node: Node, weights: Any) -> list[Offer]:

@@ -28,10 +28,15 @@ _EMBEDDING: Final = "token_embd.weight"
 def _companion(model: Candidate) -> Iterator[LoadRefusal]:
     option = _COMPANIONS.get(model.kind) or table().parts.get(model.architecture)
     if option:
-        yield LoadRefusal(f"it accompanies a model: llama.cpp takes it as {option}")
+        yield LoadRefusal(f"it {accompanies(option)}")
 
 
 _COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": "--mmproj", "imatrix": "--imatrix"})
+
+
+def accompanies(option: str) -> str:
+    """Returns the words for a file that llama.cpp takes with an option."""
+    return f"accompanies a model: llama.cpp takes it as {option}"
 
 
 def unknown_architecture(name: str) -> Iterator[LoadRefusal]:

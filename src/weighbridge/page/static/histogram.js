@@ -28,18 +28,19 @@ const css = (name, alpha = 1) => {
 function options(series, log, width, floor) {
   const axis = { stroke: css("var(--quiet)"), grid: { stroke: css("var(--line)"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
   return {
-    width, height: HEIGHT, legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
+    width, height: HEIGHT, legend: { show: false }, cursor: { show: false }, padding: [8, 18, 0, 0],
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: (_, lo, hi) => [floor, log ? 10 ** Math.ceil(Math.log10(hi * 1.05)) : hi * 1.05 || 1] } },
-    axes: [{ ...axis, size: 32, values: (_, ticks) => ticks.map((v) => number(v, 3)) }, { ...axis, size: 58, ...(log ? { splits: powers } : {}), values: (_, ticks) => ticks.map((v) => (v === null ? "" : v < 1 ? number(v, 2) : count(v))) }],
+    axes: [{ ...axis, size: 32, values: (_, ticks) => ticks.map((v) => number(v, 3)) }, { ...axis, size: 58, ...(log ? { splits: powers, filter: (_, splits) => splits } : {}), values: (_, ticks) => ticks.map((v) => (v === null ? "" : v < 1 ? (v >= 1e-3 ? number(v, 2) : v.toExponential(0)) : count(v))) }],
     series: [{}, ...series.map((s) => ({ stroke: css(s.color), fill: css(s.color, 0.28), width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }))],
   };
 }
 
-/** Powers of ten in sight. */
+const POWERS = 8; // labels
+
+/** Powers of ten in sight, at most eight, evenly spaced. */
 function powers(_, __, low, high) {
-  const found = [];
-  for (let at = 10 ** Math.ceil(Math.log10(low)); at <= high * 1.0001; at *= 10) found.push(at);
-  return found;
+  const first = Math.ceil(Math.log10(low)), last = Math.floor(Math.log10(high * 1.0001)), step = Math.max(1, Math.ceil((last - first + 1) / POWERS));
+  return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => 10 ** (first + i * step));
 }
 
 /** The smallest height of a bar. */

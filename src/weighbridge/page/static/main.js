@@ -5,7 +5,7 @@ import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { useScrollCue } from "./scrollcue.js";
 import { tensorList, usePlace } from "./state.js";
-import { bytes, visible } from "./text.js";
+import { bytes, sizeOf, visible } from "./text.js";
 import { Choice, Name, useInSight, Waiting } from "./ui.js";
 import { useVerdicts, Verdicts } from "./verdict.js";
 import { Adapter } from "./panels/adapter.js";
@@ -32,7 +32,7 @@ const PANELS = [
   { key: "microscope", title: "Microscope", Panel: Microscope, ofBoth: true, needsList: true },
   { key: "numbers", title: "Numbers", Panel: Numbers, ofBoth: true, needsList: true },
   { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, Two: TokensOfTwo, ofDescribed: true, asks: (model) => [["vocabulary", { model }]] },
-  { key: "architecture", title: "Architecture", Panel: Architecture, Two: ArchitectureOfTwo, asks: (model) => [["architecture", { model }]] },
+  { key: "architecture", title: "Architecture", Panel: Architecture, Two: ArchitectureOfTwo, ofModel: true, asks: (model) => [["architecture", { model }]] },
   { key: "graph", title: "Operators", Panel: Graph, ofDescribed: true, asks: (model) => [["graph", { model }]] },
   { key: "adapter", title: "Adapter", Panel: Adapter, ofAdapter: true },
   { key: "importance", title: "Importance", Panel: Importance, ofImatrix: true },
@@ -40,9 +40,11 @@ const PANELS = [
   { key: "lineage", title: "Lineage", Panel: Lineage, ofSeveral: true },
   { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
 ];
+/** Whether two models are compared: an importance matrix accompanies one. */
+const comparable = (models) => models.length > 1 && !models.some(({ imatrix }) => imatrix);
 /** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */
-const applies = ({ ofTwo, ofSeveral, ofDescribed, ofFolder, ofAdapter, ofImatrix, ofMeasured }, models, all, measured) =>
-  (!ofImatrix || models.some(({ imatrix }) => imatrix)) && (!ofMeasured || measured > 0) && (!ofAdapter || models.some(({ adapter }) => adapter)) && (!ofFolder || models.some(({ folder }) => folder)) && (!ofTwo || models.length > 1) && (!ofSeveral || all.length > 1) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
+const applies = ({ ofTwo, ofSeveral, ofDescribed, ofFolder, ofAdapter, ofImatrix, ofMeasured, ofModel }, models, all, measured) =>
+  (!ofImatrix || models.some(({ imatrix }) => imatrix)) && (!ofMeasured || measured > 0) && (!ofAdapter || models.some(({ adapter }) => adapter)) && (!ofFolder || models.some(({ folder }) => folder)) && (!ofTwo || comparable(models)) && (!ofSeveral || all.filter(({ imatrix }) => !imatrix).length > 1) && (!ofModel || models.some(({ imatrix }) => !imatrix)) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
 const NONE = "none"; // B of a place that shows one of several models
 
 /** The numbers of the models that a place shows: A, and B unless that is none. */
@@ -78,14 +80,14 @@ function App() {
   if (!state.data) return html`<main class="lone"><h1>Weighbridge</h1><${Waiting} state=${state} what="Reading headers" /></main>`;
   const all = state.data.models, models = sides.map((n) => all[n]), shownLists = sides.map((n) => lists[n]);
   const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1);
-  const { key: panel, title, Panel, Two, ofBoth, needsList } = PANELS.find((p) => p.key === (place.panel ?? (all.length > 2 ? "lineage" : "summary")) && applies(p, models, all, state.data.measured)) ?? PANELS[0];
+  const { key: panel, title, Panel, Two, ofBoth, needsList } = PANELS.find((p) => p.key === (place.panel ?? (all.length > 2 ? "lineage" : models.every(({ imatrix }) => imatrix) ? "importance" : "summary")) && applies(p, models, all, state.data.measured)) ?? PANELS[0];
   document.title = `${title}: ${visible(models.map((m) => m.name).join(" and "))}`;
   const checked = { ...place, tensor: Number(place.tensor) < models[model].tensors ? place.tensor : undefined };
   const unlisted = needsList ? shownLists.map((list) => list ?? {}).find((list) => list.length === undefined) : undefined;
   return html`
     <a class="skip" href="#content" onClick=${(e) => (e.preventDefault(), document.getElementById("content").focus())}>Skip to the panel</a>
     <header class=${models.length > 1 ? "two" : ""}><div class="who"><h1>${models.map((m, i) => html`${i > 0 && html`<span class="quiet"> and </span>`}<${Name} text=${m.name} />`)}</h1>
-      <span class="quiet">${all.length > 2 && `${models.length} of ${all.length} models: `}${models.map((m) => `${m.format}, ${bytes(m.files.reduce((s, f) => s + f.size, 0))}${m.fetched == null ? "" : `, ${bytes(m.fetched)} fetched to open it`}`).join(" · ")}</span></div>
+      <span class="quiet">${all.length > 2 && `${models.length} of ${all.length} models: `}${models.map((m) => `${m.format}, ${bytes(sizeOf(m))}${m.fetched == null ? "" : `, ${bytes(m.fetched)} fetched to open it`}`).join(" · ")}</span></div>
       ${models.length > 1 && html`<${Choice} label="Model" options=${models.map((m, i) => [i, "AB"[i]])} value=${model} onChange=${(m) => go({ model: m, tensor: undefined, at: undefined, file: undefined })} />`}
       <${Choice} label="Colours" options=${[["", "Auto"], ["light", "Light"], ["dark", "Dark"]]} value=${theme} onChange=${setTheme} />
       ${all.length > 2 && html`<${Sides} all=${all} sides=${sides} go=${go} />`}</header>
@@ -94,7 +96,7 @@ function App() {
     <div class="body">
       <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} shown=${PANELS.filter((p) => applies(p, models, all, state.data.measured))} /></nav>
       <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
-        : html`${Two && models.length > 1 && html`<${Two} key=${`${panel}${named}`} models=${models} lists=${shownLists} /><p class="alone"><b>${"AB"[model]}</b> <${Name} text=${models[model].name} /></p>`}<${Panel} key=${`${panel}${ofBoth ? "" : model} ${named}`} model=${model} models=${models} all=${all} list=${shownLists[model]} lists=${shownLists} verdicts=${verdicts} verdict=${verdicts[model]} place=${checked} go=${go} />`}</main>
+        : html`${Two && comparable(models) && html`<${Two} key=${`${panel}${named}`} models=${models} lists=${shownLists} />`}${Two && models.length > 1 && html`<p class="alone"><b>${"AB"[model]}</b> <${Name} text=${models[model].name} /></p>`}<${Panel} key=${`${panel}${ofBoth ? "" : model} ${named}`} model=${model} models=${models} all=${all} list=${shownLists[model]} lists=${shownLists} verdicts=${verdicts} verdict=${verdicts[model]} place=${checked} go=${go} />`}</main>
     </div>
     <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
 }

@@ -38,6 +38,16 @@ function digits(value) {
   return value >= 99.95 ? value.toFixed(0) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
 }
 
+/** The bytes of a model's files on disk. */
+export function sizeOf({ files }) {
+  return files.reduce((sum, f) => sum + (f.inside ? 0 : f.size), 0);
+}
+
+/** The files of a model with their numbers, without the parts of others. */
+export function filesOf({ files }) {
+  return files.map((f, number) => ({ ...f, number })).filter((f) => !f.inside);
+}
+
 /** An integer with thousands apart. */
 export function whole(n) {
   return Number(n).toLocaleString("en-US");
@@ -49,7 +59,8 @@ export function number(x, places = 4) {
   if (typeof x !== "number") return String(x);
   if (Number.isInteger(x) && Math.abs(x) < 1e9) return Math.abs(x) < 1e4 ? String(x) : whole(x);
   const size = Math.abs(x);
-  return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 1) : String(Number(x.toPrecision(places)));
+  const short = Number(x.toPrecision(places));
+  return size < 1e-3 || size >= 1e6 ? short.toExponential() : String(short);
 }
 
 /** A number with as many digits as its neighbours in a column: zeros at the end stay. */

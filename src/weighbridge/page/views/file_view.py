@@ -17,6 +17,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import VIEW_BYTES
 from weighbridge.containers.base import Index, Region
+from weighbridge.containers.formats import DISTRIBUTED_DATA
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
 from weighbridge.page.views.layout import has_many, regions_near
@@ -56,17 +57,20 @@ class ByteView:
 class FileView(Closing):
     """An open file, whose regions are found once, or on demand if it has very many tensors.
 
-    `index`: the file's index, if it is already parsed. Raises UsageError for a folder."""
+    `index`: the file's index, if it is already parsed; `regions`: those of a file that another file describes. Raises
+    UsageError for a folder."""
 
-    def __init__(self, path: str | os.PathLike[str], index: Index | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], index: Index | None = None, regions: list[Region] | None = None
+    ) -> None:
         self._path, _ = tensor_path.split(path)
-        self._parsed = index
+        self._parsed, self._described = index, regions
         self._near: tuple[int, int, list[Region]] = (0, 0, [])  # start, end, and the regions between them
         if self._path.is_dir():
             raise UsageError(f"{self._path} is a folder", hint="name one of its files")
         self._source = open_source(self._path)
         try:
-            self._format = format_of(self._source)
+            self._format = None if regions is not None else format_of(self._source)
         except BaseException:
             self._source.close()
             raise
@@ -84,7 +88,7 @@ class FileView(Closing):
         end = min(offset + size, self.size)
         return ByteView(
             path=os.fspath(self._path),
-            format=self._format.name,
+            format=self._format.name if self._format else DISTRIBUTED_DATA,
             size=self.size,
             offset=offset,
             data=self._source.read(offset, end - offset).hex(),
@@ -93,17 +97,19 @@ class FileView(Closing):
 
     @cached_property
     def _regions(self) -> list[Region]:
+        if self._format is None:
+            return self._described or []
         with gc_pause.paused():
             return [r for r in self._format.regions(self._source) if r.end > r.start]
 
     @cached_property
     def _index(self) -> Index | None:
-        return self._parsed or lenient.lenient(self._source, self._format.name)[0]
+        return self._parsed or (lenient.lenient(self._source, self._format.name)[0] if self._format else None)
 
     def _regions_between(self, start: int, end: int) -> list[Region]:
         if start >= end:
             return []
-        if self._index is None or not has_many(self._index):
+        if self._format is None or self._index is None or not has_many(self._index):
             first = bisect_right(self._regions, start, key=lambda region: region.start) - 1
             last = bisect_right(self._regions, end - 1, key=lambda region: region.start)
             return self._regions[max(first, 0) : last]

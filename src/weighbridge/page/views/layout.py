@@ -14,6 +14,7 @@ from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.limits import VIEW_DETAIL, VIEW_REGIONS
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index, Region
+from weighbridge.containers.frameworks.tensor_list import tiled_whole
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
 from weighbridge.reports import tensor_path
@@ -67,17 +68,27 @@ def layout_map(path: str | os.PathLike[str], index: Index | None = None) -> Layo
             if has_many(index):  # one region for the header
                 tensors = _tensor_regions(index.entries, index.data_start[0], index.files[0].size)
                 coarse = chain([Region(0, index.data_start[0], "header")], tensors)
-        kinds: dict[str, int] = {}
-        start, kind, labels = [], [], []
-        for region in form.regions(source) if coarse is None else coarse:
-            if region.end > region.start:
-                start.append(region.start)
-                kind.append(kinds.setdefault(region.kind, len(kinds)))
-                labels.append(region.label)
-        if len(start) > VIEW_REGIONS:
-            raise UsageError(f"{file} has {plural(len(start), 'region')}", hint=f"the limit is {VIEW_REGIONS:,}")
-        columns = tuple(start), tuple(kind), tuple(labels)
-        return LayoutMap(os.fspath(file), form.name, source.size, tuple(kinds), *columns, detailed=coarse is None)
+        regions = form.regions(source) if coarse is None else coarse
+        return map_of(os.fspath(file), form.name, source.size, regions, detailed=coarse is None)
+
+
+def map_of(path: str, format: str, size: int, regions: Iterable[Region], *, detailed: bool = True) -> LayoutMap:
+    """Returns the map of a file of these regions. Raises UsageError for more than `VIEW_REGIONS`."""
+    kinds: dict[str, int] = {}
+    start, kind, labels = [], [], []
+    for region in regions:
+        if region.end > region.start:
+            start.append(region.start)
+            kind.append(kinds.setdefault(region.kind, len(kinds)))
+            labels.append(region.label)
+    if len(start) > VIEW_REGIONS:
+        raise UsageError(f"{path} has {plural(len(start), 'region')}", hint=f"the limit is {VIEW_REGIONS:,}")
+    return LayoutMap(path, format, size, tuple(kinds), tuple(start), tuple(kind), tuple(labels), detailed=detailed)
+
+
+def data_regions(entries: Iterable[Entry], size: int) -> list[Region]:
+    """Returns the regions of a file of `size` bytes that contains these tensors, each with its frame."""
+    return tiled_whole(sorted(entries, key=lambda entry: entry.offset), size, "frame")
 
 
 def has_many(index: Index) -> bool:

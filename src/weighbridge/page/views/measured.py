@@ -1,9 +1,9 @@
-"""Saved measurements of quantized models: sizes against errors, for drawing."""
+"""Saved measurements and plans of quantized models: sizes against errors, and the type of each tensor, for drawing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,15 +11,18 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
+from weighbridge.conversion.quantize.plan import SCHEMA as PLANS
 from weighbridge.forward.quality import SCHEMA as PREDICTIONS
 from weighbridge.io.location import open_source, path_text
+from weighbridge.page.views.layer_role import layer_and_role
 from weighbridge.reports.diff.quality import SCHEMA as TENSORS
 
 SCHEMA: Final = "weighbridge/measured/1"
 _LARGEST: Final = 64 * MIB  # a report on 100,000 tensors has 30 MB
-_WRITERS: Final = "wb quantize --report FILE.json, wb quality --json"
+_WRITERS: Final = "wb quantize --report FILE.json, wb quality --json, wb quantize --dry-run --json"
 
 
 class TensorError(msgspec.Struct, frozen=True):
@@ -78,21 +81,85 @@ class MeasuredTensors:
     tensors: tuple[TensorError, ...]
 
 
+class _PlanRow(msgspec.Struct, frozen=True):
+    name: str
+    source: str
+    target: str
+    target_bytes: int
+    wanted: str | None = None
+    weighted: bool = False
+    error: float | None = None
+
+
+class ExpectedEffect(msgspec.Struct, frozen=True):
+    """The expected KL divergence, in nats, with so many bytes of quantized tensors."""
+
+    bytes: int
+    kl: float
+
+
+class _PlanReport(msgspec.Struct, frozen=True):
+    bits_per_weight: float
+    tensors: tuple[_PlanRow, ...]
+    type: str = ""
+    expected: tuple[ExpectedEffect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """The planned type of a tensor. `replaced`: the type of the mixture, whose blocks don't divide its rows.
+    `weighted`: the importance matrix has an entry for it. `nmse`: its error by a report of the page, else the one that
+    the plan expects."""
+
+    name: str
+    layer: int
+    role: str
+    source: str
+    type: str
+    bytes: int
+    bits: float
+    replaced: str | None
+    weighted: bool
+    nmse: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTypes:
+    """A plan of `wb quantize`. `file`: its name; `mixture`: the requested type, empty for a target size; `expected`: at
+    this size, then at others."""
+
+    file: str
+    mixture: str
+    bits: float
+    nbytes: int
+    tensors: tuple[PlannedTensor, ...]
+    expected: tuple[ExpectedEffect, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     models: tuple[MeasuredModel, ...]
     tensors: tuple[MeasuredTensors, ...]
+    plans: tuple[PlannedTypes, ...]
     schema: str = SCHEMA
 
 
 def read_measured(paths: Iterable[str | Path], sizes: Mapping[str, int]) -> Measured:
-    """Reads reports of `wb quantize --report` and of `wb quality --json`. `sizes`: bytes by the name of a model. Raises
-    FormatError for another file."""
+    """Reads reports of `wb quantize --report` and of `wb quality --json`, and plans of `wb quantize --dry-run --json`.
+    `sizes`: bytes by the name of a model. Raises FormatError for another file."""
     rows = [_READERS[schema](path, data, sizes) for path in paths for schema, data in [_parse(path)]]
+    tensors = tuple(row for row in rows if isinstance(row, MeasuredTensors))
+    errors = {(row.name, row.type): row.nmse for report in tensors for row in report.tensors}
     return Measured(
         tuple(row for row in rows if isinstance(row, MeasuredModel)),
-        tuple(row for row in rows if isinstance(row, MeasuredTensors)),
+        tensors,
+        tuple(_with_errors(row, errors) for row in rows if isinstance(row, PlannedTypes)),
     )
+
+
+def _with_errors(plan: PlannedTypes, errors: Mapping[tuple[str, str], float]) -> PlannedTypes:
+    rows = (replace(row, nmse=errors.get((row.name, row.type), row.nmse)) for row in plan.tensors)
+    return replace(plan, tensors=tuple(rows))
 
 
 def _parse(path: str | Path) -> tuple[str, dict[str, Any]]:
@@ -134,6 +201,22 @@ def _model(path: str | Path, data: dict[str, Any], sizes: Mapping[str, int]) -> 
     return MeasuredModel(name, Path(report.reference).name, sizes.get(name), report.kl.value, report.kl.error, *values)
 
 
+def _plan(path: str | Path, data: dict[str, Any], sizes: Mapping[str, int]) -> PlannedTypes:
+    report: _PlanReport = _converted(path, data, _PlanReport)
+    rows = tuple(_planned(path, report.tensors))
+    return PlannedTypes(Path(path).name, report.type, report.bits_per_weight, sum(row.bytes for row in rows), rows,
+                        report.expected)  # fmt: skip
+
+
+def _planned(path: str | Path, rows: Iterable[_PlanRow]) -> Iterator[PlannedTensor]:
+    for row in rows:
+        if row.target not in BY_NAME:
+            raise FormatError("unknown type", path=path_text(path), field=row.name, found=row.target[:80])
+        bits = 8 * BY_NAME[row.target].size / BY_NAME[row.target].block
+        yield PlannedTensor(row.name, *layer_and_role(row.name), row.source, row.target, row.target_bytes, bits,
+                            row.wanted, row.weighted, row.error)  # fmt: skip
+
+
 _READERS: Final = MappingProxyType[str, Callable[[str | Path, dict[str, Any], Mapping[str, int]], Any]](
-    {TENSORS: _tensors, PREDICTIONS: _model}
+    {TENSORS: _tensors, PREDICTIONS: _model, PLANS: _plan}
 )

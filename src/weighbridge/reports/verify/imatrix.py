@@ -12,6 +12,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
 from weighbridge.containers.ggml import imatrix
 from weighbridge.containers.ggml.imatrix import Imatrix, ImatrixRecord
+from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
@@ -32,10 +33,10 @@ def _imatrix_files(repo: Repo) -> list[_ImatrixFile]:
     if "imatrix" not in repo.memo:
         repo.memo["imatrix"] = []
         for file in repo.files:
-            # The findings of its container cover a GGUF that can't be read.
-            is_gguf = file.format == "gguf" and file.index is not None
-            if file.format == "imatrix-dat" or (is_gguf and file.identity and file.identity.variant == "imatrix"):
-                assert file.source is not None
+            # The findings of its container cover a file that can't be read.
+            if file.source is None or file.index is None or file.identity is None:
+                continue
+            if file.format == IMATRIX_DAT or (file.format == "gguf" and file.identity.variant == "imatrix"):
                 try:
                     parsed, failure = imatrix.parse(file.source), None
                 except FormatError as error:

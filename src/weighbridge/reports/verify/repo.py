@@ -38,8 +38,6 @@ from weighbridge.reports import lenient, sidecars
 Progress = Callable[[int, int, str], None]
 # Levels of folders that are checked: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
-# Formats without tensors that have rules.
-_CHECKED: Final = frozenset({"imatrix-dat"})
 # Suffixes of the small files next to weights.
 _SMALL: Final = frozenset(
     {"", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja", ".py", ".yaml", ".yml", ".png", ".jpg"}
@@ -158,8 +156,8 @@ class Repo(Closing):
 
     @property
     def checked(self) -> tuple[RepoFile, ...]:
-        """Files that verify checks: those with tensors, importance matrices, and indexes of shards."""
-        return tuple(f for f in self.files if f.index is not None or f.format in _CHECKED or sharded.is_index(f.base))
+        """Files that verify checks: those with tensors, and indexes of shards."""
+        return tuple(f for f in self.files if f.index is not None or sharded.is_index(f.base))
 
     @property
     def unchecked(self) -> tuple[RepoFile, ...]:

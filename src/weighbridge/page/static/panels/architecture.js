@@ -16,7 +16,7 @@ function Drawing({ drawing, list, go }) {
   const layers = groups.reduce((n, g) => n + g.layers.length, 0);
   const total = [before, ...groups, after].flatMap((g) => g.boxes).reduce((n, box) => n + box.total_nbytes, 0);
   const find = (role, layer) => list?.length !== undefined && go({ panel: "tensors", tensor: list.layer.findIndex((l, i) => l === layer && list.roles[list.role[i]] === role) });
-  const title = family ? html`<span>Family <${Name} text=${family} />${architecture && architecture !== family && html` <small><${Name} text=${architecture} /></small>`}</span>` : "Of no family that is known";
+  const title = family ? html`<span>Family <${Name} text=${family} />${architecture && architecture !== family && html` <small><${Name} text=${architecture} /></small>`}</span>` : "Unknown family";
   const parts = (group, whole) => partsOf(group).map((part) => html`<${Box} part=${part} each=${group.parts[part.name]} of=${whole} find=${(role) => find(role, group.layers[0] ?? -1)} />`);
   return html`<${Section} title=${title} note=${plural(layers, "layer")}>
     <div class="flow">

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
 import { isExported } from "../api.js";
 import { HeatTable } from "../heatmap.js";
-import { bytes, fixed, plural, visible, whole } from "../text.js";
+import { bytes, fixed, plural, sizeOf, visible, whole } from "../text.js";
 import { twinOf } from "../state.js";
 import { Choice, Empty, Name, Section, SideBySide, useAnswer, useWindow, Waiting } from "../ui.js";
 import { TensorErrors } from "./measured.js";
@@ -14,7 +14,7 @@ const kindOf = (t) => (t.kind === "values" && t.retyped ? "type, values" : t.kin
 export const ERRORS = { snr: ["Signal to noise, dB", (v) => v.toFixed(1)], error: ["Relative error", (v) => fixed(v, 3)], max_abs: ["Largest error", (v) => fixed(v, 3)], cosine: ["Cosine", (v) => fixed(v, 5)] };
 
 export function Diff({ models, lists }) {
-  const size = models.flatMap((m) => m.files).reduce((s, f) => s + f.size, 0);
+  const size = models.reduce((sum, m) => sum + sizeOf(m), 0);
   const [wanted, setWanted] = useState(isExported() || size <= SWIFT);
   const state = useAnswer("diff", {}, wanted);
   if (state.data) return html`<${Report} data=${state.data.report} models=${models} /><${SizeAndError} tensors=${state.data.report.tensors} list=${lists[1]} /><${Errors} layers=${state.data.report.layers} maps=${state.data.errors} />
@@ -56,7 +56,7 @@ function Changes({ rows }) {
     <div role="rowgroup"><div class="row head" role="row" aria-rowindex="1">${["tensor", "what", "A", "B", "largest", "signal to noise", "cosine"].map((t, i) => html`<span role="columnheader" class=${i > 3 ? "n" : ""}>${t}</span>`)}</div></div>
     <div class="rows" ref=${ref} style=${{ maxHeight: `${Math.max(rows.length, 2) * ROW + 16}px` }} role="rowgroup" tabindex="0" aria-label="Rows"><div style=${{ height: `${full}px` }} role="presentation"><div style=${{ transform: `translateY(${top}px)` }} role="presentation">
       ${rows.slice(first, last).map((t, i) => html`<div class="row" role="row" aria-rowindex=${first + i + 2} key=${t.name}><span role="cell" class="end"><bdi dir="ltr"><${Name} text=${t.name} />${t.name_b && html` <span class="quiet">→</span> <${Name} text=${t.name_b} />`}</bdi></span><span role="cell">${KINDS[kindOf(t)]}</span>
-        <span role="cell"><${Name} text=${t.a} /></span><span role="cell"><${Name} text=${t.b} /></span><span role="cell" class="n">${fixed(t.max_abs)}</span><span role="cell" class="n">${noise(t)}</span><span role="cell" class="n">${fixed(t.cosine, 6)}</span></div>`)}
+        <span role="cell"><${Name} text=${t.a} /></span><span role="cell"><${Name} text=${t.b} /></span><span role="cell" class="n">${fixed(t.max_abs)}</span><span role="cell" class="n">${noise(t) || html`<span class="brief">${KINDS[kindOf(t)]}</span>`}</span><span role="cell" class="n">${fixed(t.cosine, 6)}</span></div>`)}
     </div></div></div></div>`;
 }
 

@@ -38,6 +38,8 @@ function merged(sides) {
 }
 
 const GROUPS = [["all", "All"], ["gguf", "In a GGUF"], ["default", "Defaults"], ["none", "Without a key"], ["lost", "Lost"]];
+/** `bookkeeping: who saved the model ...` -> `not needed (bookkeeping)`. */
+const briefly = (note) => note.replace(/^(\w+): .*$/s, "not needed ($1)");
 const groupOf = (row) => (row.lost ? "lost" : row.gguf.length ? "gguf" : "none");
 
 function Settings({ rows, losses }) {
@@ -55,7 +57,7 @@ function Settings({ rows, losses }) {
 function Table({ rows, label }) {
   return html`<div class="scroll settings" tabindex="0" role="region" aria-label=${label}><table><thead><tr><th>setting</th><th>value</th><th>meaning</th><th>in a GGUF</th></tr></thead><tbody>
     ${rows.map((row) => html`<tr><th scope="row"><${Name} text=${row.key} />${!row.stated && html` <small>default</small>`}</th><td><${Name} text=${row.value} /></td><td>${visible(row.meaning)}</td>
-      <td>${row.lost ? html`<${Chip} kind="warning">lost<//>` : row.gguf.length ? row.gguf.map(([key, value]) => html`<div><${Name} text=${key} />${value !== row.value && html` <span class="quiet">= ${visible(value)}</span>`}</div>`) : html`<span class="quiet">${visible(row.note)}</span>`}</td></tr>`)}</tbody></table></div>`;
+      <td>${row.lost ? html`<${Chip} kind="warning">lost<//>` : row.gguf.length ? row.gguf.map(([key, value]) => html`<div><${Name} text=${key} />${value !== row.value && html` <span class="quiet">= ${visible(value)}</span>`}</div>`) : html`<span class="quiet" title=${visible(row.note)}>${briefly(visible(row.note))}</span>`}</td></tr>`)}</tbody></table></div>`;
 }
 
 function Generation({ rows }) {

@@ -5,7 +5,7 @@ import { holdsValues, isExported } from "../api.js";
 import { colorsOf, heat, ink, kindColor, partColor, rgb } from "../colors.js";
 import { brackets, prevailing, regionAt, runs, zoomed } from "../layoutmap.js";
 import { twinOf } from "../state.js";
-import { bytes, hex, percent, plural, shape, visible, whole } from "../text.js";
+import { bytes, filesOf, hex, percent, plural, shape, sizeOf, visible, whole } from "../text.js";
 import { Answer, Choice, headsOf, Name, Section, useAnswer, useSize } from "../ui.js";
 import { Compared } from "./pair.js";
 
@@ -36,16 +36,16 @@ function Both({ models, place }) {
   });
   const of = (what, key) => [what, ...sums.map((sum) => (sum[key] ? `${bytes(sum[key])} (${percent(sum[key] / sum.size)})` : "none"))];
   return html`<${Section} title="Both layouts"><${Compared} label="Both layouts" numbers heads=${headsOf(models)} rows=${[
-    ["Files", ...models.map((m) => whole(m.files.length))], ["Size of this file", ...sums.map(({ size }) => `${whole(size)} B`)],
+    ["Files", ...models.map((m) => whole(filesOf(m).length))], ["Size of this file", ...sums.map(({ size }) => `${whole(size)} B`)],
     of("Tensors", "tensor"), of("Headers", "header"), of("Padding", "padding"), of("Unknown", "unknown"), ["Regions", ...sums.map(({ regions }) => whole(regions))],
   ]} /><//>`;
 }
 
 /** The files of one model, one above the other, each as high as its share of the bytes. */
 function ModelMap({ model, letter, info, list, place, go, lines, follow, point }) {
-  const { files } = info, file = Math.min(Number(place.file ?? 0), files.length - 1);
-  const sum = files.reduce((n, f) => n + f.size, 0) || 1, first = Math.max(0, Math.min(file - SHARDS / 2, files.length - SHARDS));
-  const shown = files.map((f, i) => ({ ...f, number: i })).slice(first, first + SHARDS);
+  const files = filesOf(info), file = Math.min(Number(place.file ?? 0), info.files.length - 1);
+  const sum = sizeOf(info) || 1, first = Math.max(0, Math.min(files.findIndex((f) => f.number >= file) - SHARDS / 2, files.length - SHARDS));
+  const shown = files.slice(first, first + SHARDS);
   const several = files.length > 1;
   const high = (f) => (several ? Math.max(2, Math.round((f.size / sum) * Math.max(lines, shown.length * 3))) : lines);
   return html`<${Section} title=${html`<span>${letter && html`<b class="letter">${letter}</b> `}${several ? plural(files.length, "file") : html`<${Name} text=${files[0].name} />`}</span>`} note=${`${bytes(sum)}${shown.length < files.length ? `, ${shown.length} of them shown` : ""}`}>
@@ -95,7 +95,7 @@ function Map({ model, data, list, place, go, lines, name, head, follow, point })
       <span class="quiet">${whole(range[0])} – ${whole(range[1])}, ${range[1] - range[0] === data.size ? "the whole file" : bytes(range[1] - range[0])}</span>
       ${!name && html`<${Legend} regions=${regions} />`}
     </div>`}
-    <${Canvas} data=${data} starts=${starts} regions=${regions} range=${range} at=${at} setAt=${move} zoom=${zoom} lines=${lines} setRange=${setRange} label=${label} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
+    <${Canvas} data=${data} starts=${starts} regions=${regions} layered=${list.layer.some((l) => l >= 0)} range=${range} at=${active ? at : -1} setAt=${move} zoom=${zoom} lines=${lines} setRange=${setRange} label=${label} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
     ${current && active && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
       <span class="quiet">${current.tensor !== undefined && `${shape(current.shape)}, ${current.dtype}, `}${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
       ${current.tensor !== undefined && html`<${Thumbnail} model=${model} tensor=${current.tensor} nbytes=${current.end - current.start} />`}
@@ -175,10 +175,10 @@ function Legend({ regions }) {
   return html`<span class="keyed">${regions.legend.map(([name, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${visible(name)}</span>`)}</span>`;
 }
 
-function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange, label, open }) {
+function Canvas({ data, starts, regions, layered, range, at, setAt, zoom, lines, setRange, label, open }) {
   const [box, [width]] = useSize();
   const canvas = useRef(null), drag = useRef(null);
-  const gutter = useMemo(() => (data.labels.some((_, i) => regions.layerOf(i) >= 0) ? (width < 500 ? 30 : 46) : 0), [data, regions, width]);
+  const gutter = useMemo(() => (layered ? (width < 500 ? 30 : 46) : 0), [layered, width]);
   const [lo, hi] = range, columns = Math.min(Math.max(width - gutter, 0), 4096), cells = columns * lines;
   const cellOf = (byte) => Math.floor((byte - lo) / (hi - lo) * cells);
   const byteAt = (e) => {
@@ -188,7 +188,7 @@ function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange
     return Math.min(data.size - 1, Math.floor(lo + (line * columns + column) / cells * (hi - lo)));
   };
   useEffect(() => {
-    if (columns > 0) draw(canvas.current, { data, starts, regions, range, columns, lines, gutter, mark: cellOf(at) });
+    if (columns > 0) draw(canvas.current, { data, starts, regions, range, columns, lines, gutter, mark: at < 0 ? -1 : cellOf(at) });
   });
   useEffect(() => {
     const wheel = (e) => {
@@ -209,7 +209,7 @@ function Canvas({ data, starts, regions, range, at, setAt, zoom, lines, setRange
   const press = (e) => keys[e.key] && !e.ctrlKey && !e.metaKey && (e.preventDefault(), keys[e.key]());
   return html`<div class="map" ref=${box}>
     <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="map of the file" style=${{ height: `${lines * (LINE + GAP)}px` }}
-      aria-label=${`Map${label || " of the file"}. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope.`} onKeyDown=${press} onFocus=${() => setAt(at)}
+      aria-label=${`Map${label || " of the file"}. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope.`} onKeyDown=${press} onFocus=${() => setAt(Math.max(at, 0))}
       onPointerDown=${(e) => ((drag.current = byteAt(e)), setAt(drag.current))}
       onPointerMove=${(e) => (drag.current === null || drag.current === undefined) && e.pointerType === "mouse" && setAt(byteAt(e))}
       onPointerUp=${(e) => {
@@ -272,7 +272,7 @@ function writeNames(pen, pieces, gutter, regions, rgbOf) {
 
 /** `model.layers.3.mlp.up_proj.weight` -> as many of its last words as fit. */
 function shortened(text, most) {
-  let rest = text.replace(/\.weight$/, "");
+  let rest = text.replace(/\.weight(\.in_sum2|\.counts)?$/, "");
   if (text.length <= most) return text;
   while (rest.length > most && /[./]/.test(rest)) rest = rest.replace(/^[^./]*[./]/, "");
   return rest.length <= most ? rest : "";

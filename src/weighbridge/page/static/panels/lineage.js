@@ -1,7 +1,7 @@
 // How the models are related: which was made from which, by samples of their weights, drawn as a family tree.
 import { html } from "../vendor/htm-preact.js";
 import { Scatter } from "../scatter.js";
-import { bytes, number, percent, plural, visible } from "../text.js";
+import { bytes, number, percent, plural, sizeOf, visible } from "../text.js";
 import { Empty, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 export function Lineage({ all, go }) {
@@ -40,7 +40,7 @@ function Sizes({ all, data, show }) {
   const [root, pairs] = families.sort((a, b) => b[1].length - a[1].length)[0];
   if (pairs.length < 2) return null;
   const points = pairs.map((p) => [p.a === root ? p.b : p.a, p.distance]).map(([model, distance]) => {
-    const size = all[model].files.reduce((sum, f) => sum + f.size, 0);
+    const size = sizeOf(all[model]);
     return { x: size, y: distance, name: all[model].name, label: `${all[model].name}: ${bytes(size)}, distance ${number(distance, 3)}`, color: "var(--c1)", open: () => show(root, model, "diff") };
   });
   return html`<${Section} title="Size against distance" note=${html`from <${Name} text=${all[root].name} />`}><${Scatter} points=${points} label="Size against distance" xTitle="size of the model" yTitle="norm of the difference, relative to the weights’" xText=${bytes} names /><//>`;

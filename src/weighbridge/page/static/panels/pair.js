@@ -1,7 +1,7 @@
 // Both models of a comparison beside each other: numbers of the summary, tensors by role, architecture, tokens.
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { partColor } from "../colors.js";
-import { bytes, bytesRange, count, plural, shape, visible, whole } from "../text.js";
+import { bytes, bytesRange, count, filesOf, plural, shape, sizeOf, visible, whole } from "../text.js";
 import { Answer, Chip, headsOf, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 /** Answers of both models given to `children`. */
@@ -20,7 +20,6 @@ export function Compared({ rows, label, heads = ["A", "B"], numbers = false }) {
 
 /** `B is 0.51 × A`, or nothing where that says nothing. */
 const times = (a, b) => (a > 0 && b > 0 && a !== b ? `${(b / a).toPrecision(3)} × A` : "");
-const size = (info) => info.files.reduce((sum, f) => sum + f.size, 0);
 const texts = (value) => (value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : typeof value === "number" ? whole(value) : String(value));
 
 const tokenizer = ({ tokenizer: found }) => (!found || found.kind === "none" ? "" : found.words ?? found.kind);
@@ -37,9 +36,9 @@ function SummaryRows({ models, a, b }) {
   return html`<${Compared} label="Both models" heads=${headsOf(models)} rows=${[
     ["Parameters", count(ra.parameters), count(rb.parameters), times(ra.parameters, rb.parameters)],
     ["Bits per weight", ra.bits_per_weight?.toFixed(2), rb.bits_per_weight?.toFixed(2)],
-    ["On disk", bytes(size(models[0])), bytes(size(models[1])), times(size(models[0]), size(models[1]))],
+    ["On disk", bytes(sizeOf(models[0])), bytes(sizeOf(models[1])), times(sizeOf(models[0]), sizeOf(models[1]))],
     ["Tensors", whole(models[0].tensors), whole(models[1].tensors)],
-    ["Files", whole(models[0].files.length), whole(models[1].files.length)],
+    ["Files", whole(filesOf(models[0]).length), whole(filesOf(models[1]).length)],
     ["Format", models[0].format, models[1].format],
     ["Number types", a.dtypes.map((d) => d.name).join(", "), b.dtypes.map((d) => d.name).join(", ")],
     ["Quantization", ma.quantization?.words ?? ma.quantization?.method, mb.quantization?.words ?? mb.quantization?.method],
@@ -59,9 +58,9 @@ function Parts({ a, b }) {
   const [pa, pb] = [of(a), of(b)];
   const names = [...new Set([...pa.keys(), ...pb.keys()])];
   const most = Math.max(1, ...[...pa.values(), ...pb.values()].map((part) => part.nbytes));
-  const bar = (part, name) => html`<i class="bar" style=${{ width: `${((part?.nbytes ?? 0) / most) * 100}%`, background: partColor(name) }}></i>`;
+  const bar = (part, name) => part?.nbytes > 0 && html`<i class="bar" style=${{ width: `${((part?.nbytes ?? 0) / most) * 100}%`, background: partColor(name) }}></i>`;
   return html`<h3>Bytes by part</h3><table class="paired"><thead class="hidden"><tr><th>part</th><th>bars</th><th>bytes of A and B</th></tr></thead><tbody>${names.map((name) => html`<tr><th scope="row">${name}</th>
-    <td class="wide">${bar(pa.get(name), name)}${bar(pb.get(name), name)}</td><td class="n">${bytes(pa.get(name)?.nbytes ?? 0)}<br/>${bytes(pb.get(name)?.nbytes ?? 0)}</td></tr>`)}</tbody></table>`;
+    <td class="wide">${bar(pa.get(name), name)}${bar(pb.get(name), name)}</td><td class="n"><span class="letter quiet">A</span>${bytes(pa.get(name)?.nbytes ?? 0)}<br/><span class="letter quiet">B</span>${bytes(pb.get(name)?.nbytes ?? 0)}</td></tr>`)}</tbody></table>`;
 }
 
 export function TensorsOfTwo({ lists }) {
@@ -70,7 +69,7 @@ export function TensorsOfTwo({ lists }) {
   if (!rows) return html`<${Section} title="Tensors of both, by role"><${Waiting} state=${[a, b].find((l) => l?.error) ?? {}} what="Reading names" /><//>`;
   const differ = rows.filter((r) => r.differs).length;
   return html`<${Section} title="Tensors of both, by role" note=${`${plural(rows.length, "role")}, ${whole(differ)} stored differently`}>
-    <div class="scroll tall" tabindex="0" role="region" aria-label="Tensors of both, by role"><table class="roles"><thead><tr><th>role</th><th class="n">A</th><th>type</th><th>shape</th><th class="n">size</th><th class="n">B</th><th>type</th><th>shape</th><th class="n">size</th><th class="n">B of A</th></tr></thead><tbody>
+    <div class="scroll tall" tabindex="0" role="region" aria-label="Tensors of both, by role"><table class="roles"><thead><tr><th>role</th><th class="n">A</th><th>type</th><th>shape</th><th class="n">size</th><th class="n">B</th><th>type</th><th>shape</th><th class="n">size</th><th class="n">B / A</th></tr></thead><tbody>
       ${rows.map((r) => html`<tr class=${r.differs ? "differs" : ""}><th scope="row"><i class="dot" style=${{ background: partColor(r.part) }}></i><${Name} text=${r.role} /></th>${[r.a, r.b].map((s) => html`<td class="n">${s ? whole(s.tensors) : ""}</td><td>${s ? [...s.types].join(", ") : html`<span class="quiet">not there</span>`}</td><td>${s ? shapes(s.shapes) : ""}</td><td class="n">${s ? bytes(s.nbytes) : ""}</td>`)}
         <td class="n">${r.a?.nbytes && r.b ? `${((r.b.nbytes / r.a.nbytes) * 100).toFixed(0)} %` : ""}</td></tr>`)}</tbody></table></div><//>`;
 }

@@ -1,7 +1,7 @@
 // What the model is, on one screen.
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { colorsOf, partColor } from "../colors.js";
-import { bytes, count, number, plural, visible, whole } from "../text.js";
+import { bytes, count, filesOf, number, plural, sizeOf, visible, whole } from "../text.js";
 import { Amount, Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
 import { canOpen, stepPlace } from "../verdict.js";
 
@@ -18,11 +18,14 @@ export function Summary({ model, models, verdict, go }) {
     <${Metadata} model=${model} />`;
 }
 
+/** Formats whose files declare, or whose writers keep, an alignment. */
+const ALIGNED = new Set(["gguf", "safetensors", "npz", "npy"]);
+
 function Counted({ data }) {
   const colors = useMemo(() => colorsOf(data.dtypes.map((d) => d.name)), [data]);
   return html`<div class="columns">
-      <${Shares} title="Parts of the model" rows=${data.parts.map(({ part, dtypes }) => ({ ...part, dtypes, color: partColor(part.name) }))}
-        detail=${(r) => r.dtypes.map((d) => d.name).join(", ")} />
+      ${data.parts.some(({ part }) => part.name !== "other") && html`<${Shares} title="Parts of the model" rows=${data.parts.map(({ part, dtypes }) => ({ ...part, dtypes, color: partColor(part.name) }))}
+        detail=${(r) => r.dtypes.map((d) => d.name).join(", ")} />`}
       <${Shares} title="Number types" rows=${data.dtypes.map((r) => ({ ...r, color: colors.get(r.name) }))} detail=${(r) => plural(r.tensors, "tensor")} />
     </div>`;
 }
@@ -32,7 +35,7 @@ function Headline({ info, data }) {
   const big = [
     [report ? count(report.parameters) : "…", "parameters"],
     [report ? bits?.toFixed(2) ?? "–" : "…", "bits per weight"],
-    [bytes(info.files.reduce((sum, f) => sum + f.size, 0)), "on disk"],
+    [bytes(sizeOf(info)), "on disk"],
     [whole(info.tensors), info.tensors === 1 ? "tensor" : "tensors"],
     m.context_length ? [whole(m.context_length), "tokens of context"] : null,
   ].filter(Boolean);
@@ -40,7 +43,7 @@ function Headline({ info, data }) {
     <div class="figures">${big.map(([value, what]) => html`<div><b><${Amount} text=${value} /></b><span>${what}</span></div>`)}</div>
     <${Facts} rows=${[
       ["Name", m.name && html`<${Name} text=${m.name} />`],
-      ["Family", data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">none that is known</span>`)],
+      ["Family", data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">unknown</span>`)],
       ["Architecture", m.architecture && html`<${Name} text=${m.architecture} />`],
       ["Layers", m.layers && whole(m.layers)],
       ["Hidden size", m.hidden_size && whole(m.hidden_size)],
@@ -50,7 +53,7 @@ function Headline({ info, data }) {
       ["Tokenizer", m.tokenizer && visible(m.tokenizer.words ?? m.tokenizer.kind)],
       ["Quantization", m.quantization && visible(m.quantization.words ?? m.quantization.method)],
       ["Licence", data?.licence && html`<${Name} text=${data.licence} />`],
-      ["Format", report ? `${report.format}${report.version ? ` version ${report.version}` : ""}, aligned to ${plural(report.alignment, "byte")}` : info.format],
+      ["Format", report ? `${report.format}${report.version ? ` version ${report.version}` : ""}${ALIGNED.has(report.format) ? `, aligned to ${plural(report.alignment, "byte")}` : ""}` : info.format],
     ]} /><//>`;
 }
 
@@ -74,7 +77,7 @@ function Findings({ state, open }) {
 }
 
 function Files({ info, report }) {
-  const rows = report?.files ?? info.files.map(({ name, size }) => ({ path: name, nbytes: size }));
+  const rows = report?.files.map((f, i) => ({ ...f, nbytes: filesOf(info)[i]?.size ?? f.nbytes })) ?? filesOf(info).map(({ name, size }) => ({ path: name, nbytes: size }));
   return html`<${Section} title=${plural(rows.length, "file")}>
     <div class="scroll short" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th>name</th><th class="n">size</th><th class="n">tensors</th></tr></thead><tbody>
     ${rows.map((f) => html`<tr><th scope="row"><${Name} text=${f.path} /></th><td class="n"><${Amount} text=${bytes(f.nbytes)} /></td><td class="n">${f.tensors === undefined ? "…" : whole(f.tensors)}</td></tr>`)}

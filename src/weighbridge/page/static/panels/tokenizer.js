@@ -4,7 +4,7 @@ import { number, plural, visible, whole } from "../text.js";
 import { Answer, Chip, Choice, Facts, Name, Section, SideBySide, useAnswer, Waiting } from "../ui.js";
 
 export function Tokenizer({ model }) {
-  return html`<${Answer} name="vocabulary" given=${{ model }}>${({ vocabulary: v, conversations, reason }) => (v === null ? html`<${Section} title="Tokenizer"><p class="quiet">${visible(reason)}</p><//>` : html`
+  return html`<${Answer} name="vocabulary" given=${{ model }}>${({ vocabulary: v, conversations, reason }) => (v === null ? html`<${Section} title="Tokenizer"><p class="quiet">Not shown: ${visible(reason)}.</p><//>` : html`
     <${Section} title="Tokenizer">
       <${Facts} rows=${[["Algorithm", v.algorithm], ["Pre-tokenizer", v.pre && html`<${Name} text=${v.pre} />`], ["Tokens", whole(v.size)], ["Special tokens", whole(v.special.length)],
         ...Object.entries(v.added).map(([role, added]) => [`Adds ${role}`, added ? "yes" : "no"])]} />
