@@ -17,6 +17,12 @@ LOGITS_MAGIC: Final = b"_logits_"
 #: Packed files: Safetensors files whose metadata begins with this key.
 PACKED, PACKED_KEY = "wbpack", "wbpack"
 PACKED_SIGN: Final = b'{"__metadata__":{"wbpack":"'
+#: ZipNN's files; the key of Safetensors' metadata that lists the tensors it encoded; the formats that hold one file.
+ZIPNN: Final = "zipnn"
+ZIPNN_KEY: Final = "znn_compressed_vectors"
+ENCLOSING: Final = frozenset({PACKED, ZIPNN})
+#: How the name of the first tensor of a block of DFloat11 ends.
+DFLOAT11: Final = ".encoded_exponent"
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
@@ -47,6 +53,7 @@ _GGML: Final = (_recogniser("ggml.recognise:recognise", Rank.FIRST),)
 _ZIP: Final = (_recogniser("sniff.archive:zip_members", Rank.MEMBERS),)
 _HDF5: Final = (_recogniser("sniff.detect:hdf5", Rank.MAGIC),)
 _PACKED: Final = (_recogniser("wbpack.container:recognise", Rank.MAGIC),)
+_ZIPNN: Final = (_recogniser("zipnn.container:recognise", Rank.MAGIC),)
 _COMPRESSED: Final = (_recogniser("sniff.detect:compressed", Rank.MAGIC),)
 _SAFETENSORS: Final = (_recogniser("sniff.detect:safetensors", Rank.HEADER),)
 _PROGRAM: Final = (_recogniser("sniff.archive:executable", Rank.PROGRAM),)
@@ -70,7 +77,11 @@ READ: Final = (
     Format(PACKED, "packed file (wb pack)", (), (".safetensors",), (Magic(8, PACKED_SIGN, "header of a packed file"),),
            module="weighbridge.containers.wbpack.container", rewritten_as="safetensors", recognisers=_PACKED,
            advice="every command reads it like the original; wb unpack FILE DST restores that"),
-    Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
+    Format(ZIPNN, "ZipNN file", (".znn",), (), (Magic(0, b"ZN\0", "ZN and a version (ZipNN)"),),
+           module="weighbridge.containers.zipnn.container", rewritten_as="safetensors", in_folders=True,
+           recognisers=_ZIPNN,
+           advice="every command reads it like the original; wb convert FILE new.safetensors decodes it"),
+    Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.zipnn.tensors",
            target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
            dense_end=True, recognisers=_SAFETENSORS),
     Format("gguf", "GGUF", (".gguf",), magics=(Magic(0, GGUF_MAGIC, "GGUF magic"),),

@@ -125,6 +125,22 @@ CODECS: Final[Mapping[str, StreamCodec]] = MappingProxyType(
 WITH_MAGIC: Final = frozenset({"gzip", "bz2", "xz", "zstd", "lz4"})
 
 
+_LITERALS: Final = 18  # bits of a size in the header of a zstd block's literals
+
+
+def huffman_block(data: bytes, size: int) -> bytes:
+    """The `size` bytes of a block of FiniteStateEntropy's Huff0. It is decoded as the literals of a zstd block, which
+    have the same form (RFC 8878, 3.1.1.3.1 and 4.2), so both sizes are below 128 KiB. Raises ValueError if it is
+    damaged, UnsupportedError if zstd isn't installed."""
+    literals = (0b1110 | size << 4 | len(data) << (4 + _LITERALS)).to_bytes(5, "little") + data + b"\0"
+    head = b"\x28\xb5\x2f\xfd\x80\x38" + size.to_bytes(4, "little") + (0b101 | len(literals) << 3).to_bytes(3, "little")
+    decoder = _zstd()
+    out: bytes = decoder.decompress(head + literals, size + 1)
+    if len(out) != size or not decoder.eof:
+        raise ValueError("the data has another size")
+    return out
+
+
 def codec_of(head: bytes) -> str | None:
     """The name of the codec that a stream with this head is for."""
     return next((name for name, codec in CODECS.items() if codec.starts(head)), None)

@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, titled
-from weighbridge.containers.formats import PACKED
+from weighbridge.containers.formats import ENCLOSING
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
@@ -188,7 +188,7 @@ class Folder:
     def of(self, *formats: str, top: bool = True) -> list[FileLine]:
         """The files of these formats, packed ones too."""
         lines = [line for line in self.lines if not top or line.name in self.top]
-        return [line for line in lines if (line.variant if line.format == PACKED else line.format) in formats]
+        return [line for line in lines if (line.variant if line.format in ENCLOSING else line.format) in formats]
 
     @cached_property
     def config(self) -> dict[str, Any]:

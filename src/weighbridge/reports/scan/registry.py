@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from weighbridge.containers import PICKLED, find
-from weighbridge.containers.formats import DISTRIBUTED_DATA, PACKED, POINTERS
+from weighbridge.containers.formats import DISTRIBUTED_DATA, ENCLOSING, PACKED, POINTERS
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.reports.scan import hdf5, headers, onnx, unsupported
@@ -62,7 +62,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(hdf5.scan, frozenset({"hdf5"})),
     Registration(onnx.scan, frozenset({"onnx"})),
     Registration(headers.scan_safetensors, frozenset({"safetensors", PACKED})),
-    Registration(streams.packed, frozenset({PACKED})),
+    Registration(streams.enclosed, ENCLOSING),
     Registration(texts.json, frozenset({"json"}), ("*.json",)),
     Registration(texts.scan, _TEXTS, texts.YAML_NAMES),
     Registration(templates.scan, names=("*.jinja", "*.jinja2", "*.j2", "chat_template", "chat_template.txt")),

@@ -20,6 +20,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index, Severity
+from weighbridge.containers.formats import DFLOAT11
 from weighbridge.containers.gguf.split import parse_shard_name
 from weighbridge.containers.numbered import numbered
 from weighbridge.containers.sharded import ShardIndex
@@ -30,7 +31,8 @@ from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
 from weighbridge.models.archives import resolve
-from weighbridge.models.locate import DCP_METADATA
+from weighbridge.models.locate import DCP_METADATA, Place
+from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
@@ -90,6 +92,10 @@ class Listed:
     map: ShardIndex | None
     outside: Mapping[str, object]
     error: str | None = None
+
+
+#: The key of `Repo.memo` with the error of a model whose code can't be read.
+CODED: Final = "coded"
 
 
 class Repo(Closing):
@@ -220,8 +226,20 @@ class Repo(Closing):
 
     @cached_property
     def model(self) -> Index | None:
-        """The model in the folder itself: the set of the first index, or model.safetensors. None if there is none or it
-        is too incomplete."""
+        """The model in the folder itself: the set of the first index, or model.safetensors. None if there is none, it
+        is too incomplete, or its code can't be read; then `memo` has the error."""
+        index = self._stored_model()
+        if index is None or not any(entry.name.endswith(DFLOAT11) for entry in index.entries):
+            return index
+        from weighbridge.models.dfloat11 import decoded  # late: few models are in its code
+
+        try:
+            return decoded(OpenModel(Place(self.root, (), self.root), index)).index
+        except WeighbridgeError as error:
+            self.memo[CODED] = error
+            return None
+
+    def _stored_model(self) -> Index | None:
         top = [x for x in self.listed if "/" not in x.file.name and x.map and not rank_of(x.file.base)]
         if top and top[0].map:
             shards = self.shards(top[0])
