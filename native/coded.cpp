@@ -9,6 +9,7 @@ namespace {
 constexpr u32 THREAD = 64;    // bits of a thread's codes
 constexpr u32 TABLES = 240;   // lookups from here on name a table
 constexpr u8 WRONG = 255;     // what isn't an exponent
+constexpr u32 FAST = 12, SLOW = 32 - FAST;  // bits of a lookup that decodes most codes
 constexpr size_t PADDING = 48;
 
 void need(bool condition, const char* message) {
@@ -35,14 +36,22 @@ i64 number(Bytes values, size_t index) {
 void put(MutableBytes values, size_t index, u64 value) { std::memcpy(values.data + 8 * index, &value, 8); }
 
 u64 big_endian(const u8* bytes) {
-  u64 value = 0;
-  for (u32 i = 0; i < 8; ++i) value = value << 8 | bytes[i];
-  return value;
+  u64 value;
+  std::memcpy(&value, bytes, 8);
+  value = (value & 0x00FF00FF00FF00FF) << 8 | (value >> 8 & 0x00FF00FF00FF00FF);  // compilers make one instruction of it
+  value = (value & 0x0000FFFF0000FFFF) << 16 | (value >> 16 & 0x0000FFFF0000FFFF);
+  return value << 32 | value >> 32;
 }
 
-u8 further(Bytes tables, u8 value, u32 byte) {
-  const size_t row = 256 - value;
-  return (row + 1) * 256 <= tables.size ? tables.data[row * 256 + byte] : WRONG;
+// The exponent of the code that begins 32 bits, table by table.
+u8 walk(Bytes tables, u32 bits) {
+  u8 value = tables.data[bits >> 24];
+  for (const u32 byte : {bits >> 16 & 255, bits >> 8 & 255, bits & 255}) {
+    if (value < TABLES) break;
+    const size_t row = 256 - value;
+    value = (row + 1) * 256 <= tables.size ? tables.data[row * 256 + byte] : WRONG;
+  }
+  return value;
 }
 
 }  // namespace
@@ -63,7 +72,7 @@ void join_planes(u32 count, u32 sign, Bytes planes, MutableBytes out) {
 size_t decode_threads(Bytes codes, Bytes starts, Bytes exponents, Bytes bits, Bytes tables, Bytes lengths,
                       MutableBytes out, MutableBytes counts, MutableBytes ends) {
   const size_t threads = starts.size / 8;
-  need(exponents.size == 1 << 16 && bits.size == 1 << 16 && lengths.size == 256, "tables of another size");
+  need(exponents.size == 1 << FAST && bits.size == 1 << FAST && lengths.size == 256 && tables.size >= 256, "tables of another size");
   need(counts.size == starts.size && ends.size == starts.size && out.size >= threads * THREAD, "too little room");
   need(codes.size >= threads * THREAD / 8 + PADDING, "codes without padding");
   size_t made = 0;
@@ -74,10 +83,9 @@ size_t decode_threads(Bytes codes, Bytes starts, Bytes exponents, Bytes bits, By
     const size_t before = made;
     while (at < limit) {
       const u32 next = u32(big_endian(codes.data + at / 8) << at % 8 >> 32);
-      u8 exponent = exponents.data[next >> 16], length = bits.data[next >> 16];
+      u8 exponent = exponents.data[next >> SLOW], length = bits.data[next >> SLOW];
       if (!length) {
-        for (const u32 byte : {next >> 8 & 255, next & 255})
-          if (exponent >= TABLES) exponent = further(tables, exponent, byte);
+        exponent = walk(tables, next);
         length = lengths.data[exponent];
       }
       out.data[made++] = exponent;

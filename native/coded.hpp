@@ -11,9 +11,9 @@ namespace weighbridge::coded {
 void join_planes(u32 count, u32 sign, Bytes planes, MutableBytes out);
 
 // The exponents of threads, each from its bit in `starts` (int64) to the end of its 8 bytes of `codes`, one after the other
-// in `out`; for each thread their number and the bit after the last (int64). By the next 16 bits, `exponents` and `bits`
-// have an exponent and the length of its code, 0 of a longer one, which further `tables` of 256 bytes decode. Returns how
-// many there are.
+// in `out`; for each thread their number and the bit after the last (int64). By the next 12 bits, `exponents` and `bits`
+// have an exponent and the length of its code, 0 of a longer one, which `tables` of 256 bytes decode. Returns how many there
+// are.
 size_t decode_threads(Bytes codes, Bytes starts, Bytes exponents, Bytes bits, Bytes tables, Bytes lengths,
                       MutableBytes out, MutableBytes counts, MutableBytes ends);
 

@@ -15,6 +15,7 @@ import pytest
 from tests.containers.framework_files import GOLDEN
 
 from weighbridge.api.writing import convert
+from weighbridge.base import native as extension
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.opening import parse
 from weighbridge.containers.sniff.detect import sniff
@@ -24,6 +25,7 @@ from weighbridge.containers.zipnn.tensors import KEY, examine
 from weighbridge.io.source import BytesSource, FileSource
 from weighbridge.models.dfloat11 import _matches
 from weighbridge.models.open import ALONE, open_headers, open_model
+from weighbridge.packings.read import dfloat11
 from weighbridge.packings.read.dfloat11 import Dfloat11Source
 from weighbridge.reports.diff.report import diff
 from weighbridge.reports.identify import identify
@@ -196,6 +198,17 @@ def test_chunks_are_decoded_where_they_are_read() -> None:
     assert sum(reads) < len(FILES[STREAM]) / 2
 
 
+def test_planes_are_joined_alike_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(0).bytes(4099)
+    for count, sign, size in [(1, 0, 99), (2, 0, 7), (2, 16, 4099), (2, 16, 3), (4, 32, 4098), (4, 32, 5), (2, 16, 0)]:
+        ways = []
+        for module in (extension.native, None):
+            monkeypatch.setattr(extension, "native", module)
+            extension.join_planes(count, sign, data[:size], memoryview(out := bytearray(size)))
+            ways.append(out)
+        assert ways[0] == ways[1], (count, sign, size)
+
+
 # ---- DFloat11 ---------------------------------------------------------------------------------------------------
 
 BLOCK = "model.layers.1"
@@ -221,6 +234,18 @@ def test_any_place_of_a_block_is_read(folder: Path) -> None:
         assert isinstance(source, Dfloat11Source)
         for at in range(0, entry.nbytes - 300, 197):
             assert source.read(entry.offset + at, 1 + at % 300) == whole[at : at + 1 + at % 300]
+
+
+def test_threads_are_decoded_alike_without_the_extension(folder: Path) -> None:
+    with open_model(folder / "df11") as model:
+        for source in model.index.files[1:]:
+            assert isinstance(source, Dfloat11Source)
+            codes = source.parts["encoded_exponent"]
+            count = -(-codes.size // 8)
+            starts = 64 * np.arange(count) + source._gaps(0, count)
+            data = codes.read(0, codes.size)
+            ways = [f(data, starts, source._lookup) for f in (dfloat11.decode_threads, dfloat11.step_threads)]
+            assert all(np.array_equal(a, b) for a, b in zip(*ways, strict=True))
 
 
 def test_without_its_config_a_file_keeps_its_codes(folder: Path, tmp_path: Path) -> None:

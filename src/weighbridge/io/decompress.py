@@ -13,6 +13,7 @@ import lzma
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -66,6 +67,7 @@ class _Library:
         return piece
 
 
+@cache
 def _import(codec: str, *modules: str) -> Any:
     """Imports the first of `modules` that is installed. Raises UnsupportedError if none is."""
     for module in modules:
