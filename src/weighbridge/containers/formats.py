@@ -23,6 +23,10 @@ ZIPNN_KEY: Final = "znn_compressed_vectors"
 ENCLOSING: Final = frozenset({PACKED, ZIPNN})
 #: How the name of the first tensor of a block of DFloat11 ends.
 DFLOAT11: Final = ".encoded_exponent"
+#: The format of Orbax's checkpoints, which are folders.
+ORBAX_FORMAT: Final = "orbax"
+#: The first bytes of the records of its database.
+OCDBT_MANIFEST, OCDBT_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
@@ -161,6 +165,9 @@ POINTERS: Final = frozenset(row.name for row in _POINTER_FORMATS)
 RECOGNISED: Final = (
     Format(DISTRIBUTED_DATA, "data of a PyTorch distributed checkpoint", (".distcp",),
            advice="name its folder, which has a file .metadata", recognisers=_ZIP),
+    Format(ORBAX_FORMAT, "Orbax checkpoint", (), (), (Magic(0, OCDBT_MANIFEST, "the manifest of an OCDBT database"),
+                                                      Magic(0, OCDBT_NODE, "a node of an OCDBT database")),
+           rewritten_as="safetensors", advice="name its folder, which has a file _METADATA"),
     Format("torchserve", "TorchServe archive", recognisers=_ZIP),
     Format("imatrix-dat", "importance matrix (legacy .dat)",
            advice="wb inspect FILE shows it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),

@@ -127,6 +127,19 @@ CODECS: Final[Mapping[str, StreamCodec]] = MappingProxyType(
 WITH_MAGIC: Final = frozenset({"gzip", "bz2", "xz", "zstd", "lz4"})
 
 
+def decompressed(codec: str, data: bytes, most: int) -> bytes:
+    """The bytes of one compressed stream. Raises ValueError if it is damaged, or has more than `most` bytes,
+    UnsupportedError if the codec's package is missing."""
+    decoder = CODECS[codec].decoder()
+    try:
+        out: bytes = decoder.decompress(data, most + 1)
+    except BROKEN as error:
+        raise ValueError(str(error)) from None
+    if len(out) > most or not decoder.eof or decoder.unused_data:
+        raise ValueError(f"it isn't one stream of at most {most:,} bytes")
+    return out
+
+
 _LITERALS: Final = 18  # bits of a size in the header of a zstd block's literals
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
@@ -31,8 +31,8 @@ from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
 from weighbridge.models.archives import resolve
-from weighbridge.models.locate import DCP_METADATA, Place
-from weighbridge.models.model import OpenModel
+from weighbridge.models.locate import DCP_METADATA, ORBAX, Place
+from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
@@ -94,6 +94,13 @@ class Listed:
     error: str | None = None
 
 
+class OrbaxItems(NamedTuple):
+    """Checkpoints that can be opened, and the errors of others, by their folders."""
+
+    models: tuple[tuple[Path, OpenModel], ...]
+    errors: tuple[tuple[Path, WeighbridgeError], ...]
+
+
 #: The key of `Repo.memo` with the error of a model whose code can't be read.
 CODED: Final = "coded"
 
@@ -153,6 +160,19 @@ class Repo(Closing):
         return _with_chunks(tuple(_read_file(name, self.root / name, among=len(self.names)) for name in self.names))
 
     @cached_property
+    def orbax(self) -> OrbaxItems:
+        """The checkpoints of Orbax in the folder and below it."""
+        models: list[tuple[Path, OpenModel]] = []
+        errors: list[tuple[Path, WeighbridgeError]] = []
+        for file in self.files if not self.single else ():
+            if file.base == ORBAX:
+                try:
+                    models.append((file.path.parent, open_weights(file.path.parent)))
+                except WeighbridgeError as error:
+                    errors.append((file.path.parent, error))
+        return OrbaxItems(tuple(models), tuple(errors))
+
+    @cached_property
     def mmproj(self) -> RepoFile | None:
         """The projector that is checked with the model."""
         return None if self._mmproj is None else _read_file(os.fspath(self._mmproj), resolve(self._mmproj))
@@ -165,7 +185,16 @@ class Repo(Closing):
     @property
     def checked(self) -> tuple[RepoFile, ...]:
         """Files that verify checks: those with tensors, importance matrices, and indexes of shards."""
-        return tuple(f for f in self.files if f.index is not None or f.format in _CHECKED or sharded.is_index(f.base))
+        return tuple(
+            f
+            for f in self.files
+            if f.index is not None or f.format in _CHECKED or sharded.is_index(f.base) or self._in_orbax(f)
+        )
+
+    def _in_orbax(self, file: RepoFile) -> bool:
+        """Whether a file is part of a checkpoint of Orbax."""
+        items = [path for path, _ in (*self.orbax.models, *self.orbax.errors)]
+        return any(file.path.is_relative_to(item) for item in items)
 
     @property
     def unchecked(self) -> tuple[RepoFile, ...]:
@@ -251,6 +280,8 @@ class Repo(Closing):
         return next(candidates, None)
 
     def close(self) -> None:
+        for _, model in self.orbax.models if "orbax" in self.__dict__ else ():
+            model.close()
         for file in (*self.__dict__.get("files", ()), self.__dict__.get("mmproj")):
             if file is not None and file.source:
                 file.source.close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,8 +14,9 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.base.words import plural
-from weighbridge.containers.base import Entry, Finding, Index, Severity
+from weighbridge.containers.base import Entry, Finding, Severity
 from weighbridge.containers.zero_tail import FRESH
+from weighbridge.io.source import Source
 from weighbridge.models.stored_tensors import node_builder
 from weighbridge.reports.verify.repo import Progress, Repo
 from weighbridge.reports.verify.rules import Flaw
@@ -70,7 +72,7 @@ RULES: Final = (
     ValueRule(
         "values/code",
         Severity.ERROR,
-        "the codes of packed files, ZipNN and DFloat11 can be decoded",
+        "the codes of packed files, ZipNN, DFloat11 and Orbax can be decoded",
         lambda v: v.damage,
     ),
     ValueRule("values/nan", Severity.ERROR, "no value and no block scale is NaN", lambda v: v.bad(v.nan, "NaN")),
@@ -95,39 +97,57 @@ def check_values(
     """The flaws of all tensors, in the order of the files. `skip`: paths and tensors that are skipped, since damaged
     members may not even unpack."""
     stored = [(file.path, file.parsed[1], entry) for file in repo.weights for entry in file.parsed[1]]
-    stored = [item for item in stored if (str(item[0]), item[2].name) not in skip]
-    tensors = [*stored, *_decoded_tensors(repo)]
-    total, done = sum(entry.nbytes for _, _, entry in tensors), 0
-    for path, index, entry in tensors:
+    tensors = [
+        *(_StoredTensor(path, entry, index.files[entry.file], partial(node_builder(index), entry))
+          for path, index, entry in stored if (str(path), entry.name) not in skip),
+        *_decoded_tensors(repo),
+    ]  # fmt: skip
+    total, done = sum(tensor.entry.nbytes for tensor in tensors), 0
+    for tensor in tensors:
+        path, entry = tensor.path, tensor.entry
         done += entry.nbytes
         if progress:
             progress(done, total, entry.name)
-        values = _count(index, entry)
+        values = _count(tensor)
         flaws = ((rule, rule.check(values)) for rule in RULES)
         yield from ((r, Flaw(text, path, entry.name, offset=entry.offset)) for r, text in flaws if text)
 
 
-def _decoded_tensors(repo: Repo) -> Iterator[tuple[Path, Index, Entry]]:
-    """The tensors of the model that several stored ones make up."""
+class _StoredTensor(NamedTuple):
+    """A tensor, its source, which may be a member of an archive, and its node."""
+
+    path: Path
+    entry: Entry
+    source: Source
+    node: Callable[[], Node]
+
+
+def _decoded_tensors(repo: Repo) -> Iterator[_StoredTensor]:
+    """The tensors that several stored ones make up, and the arrays of Orbax."""
+    for path, joined in repo.orbax.models:
+        for entry in joined.index:
+            yield _StoredTensor(
+                path, entry, joined.index.files[entry.file], partial(joined.stored.__getitem__, entry.name)
+            )
     model = repo.model if repo.weights else None
     decoded = {n for n, file in enumerate(model.files) if file.coder and file.inner} if model is not None else {}
     stored = {entry.name for file in repo.weights for entry in file.parsed[1]} if decoded else {}
     for entry in model or ():
         if model is not None and entry.file in decoded and entry.name not in stored:
-            yield repo.root, model, entry
+            yield _StoredTensor(repo.root, entry, model.files[entry.file], partial(node_builder(model), entry))
 
 
-def _count(index: Index, entry: Entry) -> Values:
+def _count(tensor: _StoredTensor) -> Values:
     from weighbridge.tensors import kernels
 
-    source = index.files[entry.file]  # a compressed member of an archive is a separate file
+    entry, source = tensor.entry, tensor.source
     values = Values(entry, entry.dtype.kind in (Kind.FLOAT, Kind.BLOCK) and kernels.decodes(entry.dtype))
-    if entry.offset + entry.nbytes > source.size:
+    if entry.offset + entry.nbytes > source.size and not source.inner:
         return values  # truncated: the container has reported it
     try:
-        _read(values, node_builder(index)(entry))
+        _read(values, tensor.node())
     except FormatError as error:
-        if not source.coder:
+        if not source.inner and not source.coder:
             raise
         values.damage = error.reason
     return values
