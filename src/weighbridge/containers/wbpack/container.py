@@ -9,7 +9,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeEr
 from weighbridge.containers import BUILT_IN, find
 from weighbridge.containers.base import Region
 from weighbridge.containers.enclosed import EnclosingFormat
-from weighbridge.containers.formats import ENCLOSING, PACKED
+from weighbridge.containers.formats import PACKED
 from weighbridge.containers.opening import format_of
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.sniff.detect import sniff
@@ -24,7 +24,7 @@ def original(source: Source) -> OriginalSource:
     return OriginalSource(source, read_archive(source))
 
 
-_FORMAT: Final = EnclosingFormat(ENCLOSING, original, "wb unpack FILE DST")
+_FORMAT: Final = EnclosingFormat(frozenset({PACKED}), original, "wb unpack FILE DST")
 parse, examine, headers = _FORMAT.parse, _FORMAT.examine, _FORMAT.headers
 
 

@@ -167,7 +167,7 @@ def _circumstances(model: OpenModel) -> Iterator[Finding]:
     values that need fewer bits than they have."""
     for note in getattr(model.place.path, "notes", ()):
         yield Finding("file/wrapped", Severity.INFO, note, os.fspath(model.place.path))
-    for coder in dict.fromkeys(source.coder for source in model.index.files if source.coder):
+    for coder in dict.fromkeys(source.coder for source in model.index.files if source.coder and source.inner):
         note = f"decoded from the code of {coder} as it is read"
         yield Finding("file/coded", Severity.INFO, note, os.fspath(model.place.path))
     run = model.place.run
