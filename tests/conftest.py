@@ -6,6 +6,7 @@ no mutation. `make test-all` and CI run everything.
 
 from __future__ import annotations
 
+import os
 import signal
 from datetime import date
 
@@ -18,6 +19,10 @@ from tests.sampling import LastChange, read_last_change, sample
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.register_profile("sample", settings.default, deadline=None, max_examples=SAMPLED)
 settings.load_profile("untimed")
+
+#: What the libraries of numpy and torch read when they are loaded. Workers share the processors, and the threads of one
+#: that wait for each other spin.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 #: Tests that only `make test-all` runs.
 EXHAUSTIVE = ("mutation", "slow")
@@ -40,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+    if getattr(config.option, "numprocesses", None):
+        os.environ.update(dict.fromkeys(THREADS, "1"))  # before the workers start, which inherit them
     if not config.getoption("--sample"):
         return
     settings.load_profile("sample")
