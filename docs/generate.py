@@ -194,7 +194,7 @@ def rules() -> Iterator[str]:
     from weighbridge.containers import sharded
     from weighbridge.containers.formats import READ
     from weighbridge.containers.gguf.rules import RULES as GGUF
-    from weighbridge.containers.zipnn.tensors import RULES as SAFETENSORS
+    from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
     from weighbridge.models.llamacpp import rules as llamacpp
     from weighbridge.models.mlxlm import rules as mlxlm
     from weighbridge.reports import lenient

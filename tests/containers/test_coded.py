@@ -17,13 +17,14 @@ from tests.containers.framework_files import GOLDEN
 from weighbridge.api.writing import convert
 from weighbridge.base import native as extension
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.containers.formats import ZIPNN_KEY as KEY
 from weighbridge.containers.opening import parse
+from weighbridge.containers.safetensors.container import examine
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.zipnn.container import original
 from weighbridge.containers.zipnn.stream import DecodedStreams, read_streams
-from weighbridge.containers.zipnn.tensors import KEY, examine
 from weighbridge.io.source import BytesSource, FileSource
-from weighbridge.models.dfloat11 import _matches
+from weighbridge.models.dfloat11 import matches
 from weighbridge.models.open import ALONE, open_headers, open_model
 from weighbridge.packings.read import dfloat11
 from weighbridge.packings.read.dfloat11 import Dfloat11Source
@@ -379,4 +380,4 @@ def test_patterns_are_literal_text_and_numbers() -> None:
         yield r"\d+" * 20, "1" * 40, False
         yield ".*", "lm_head", False
 
-    assert [_matches(pattern, name) for pattern, name, _ in cases()] == [right for _, _, right in cases()]
+    assert [matches(pattern, name) for pattern, name, _ in cases()] == [right for _, _, right in cases()]

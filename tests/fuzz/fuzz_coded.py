@@ -14,7 +14,7 @@ from tests.containers.framework_files import GOLDEN
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers import opening
 from weighbridge.containers.formats import DFLOAT11
-from weighbridge.containers.zipnn import tensors
+from weighbridge.containers.safetensors import container
 from weighbridge.containers.zipnn.container import original
 from weighbridge.containers.zipnn.stream import SIGN
 from weighbridge.io.source import BytesSource, Source
@@ -44,7 +44,7 @@ def target(data: bytes) -> None:
         read(original(source))
         opening.parse(source)
         return
-    index = tensors.parse(source)
+    index = container.parse(source)
     if any(entry.name.endswith(DFLOAT11) for entry in index):
         index = decoded(OpenModel(Place(Path(), (), Path()), index, texts=_CONFIG)).index
     for file in index.files[1:]:

@@ -15,7 +15,7 @@ from weighbridge.containers.zarr.arrays import read_array
 from weighbridge.containers.zarr.chunks import DecodedPieces, StoredPiece
 from weighbridge.containers.zarr.ocdbt import MANIFEST, StoredValue, read_database
 from weighbridge.io.source import BytesSource, Source
-from weighbridge.models.orbax import _layout, _place
+from weighbridge.models.orbax import pieces_of, place_pieces
 
 _MOST = 64  # pieces of an array
 with zipfile.ZipFile(GOLDEN.with_name("orbax.zip")) as _archive:
@@ -34,7 +34,7 @@ def target(data: bytes) -> None:
     if data[:4] != OCDBT_MANIFEST:
         array = read_array("w", data, "w")
         stored: list[StoredPiece] = []
-        _place(_layout(array, _VALUES, False, "root"), stored)
+        place_pieces(pieces_of(array, _VALUES, False, "root"), stored)
         pieces = DecodedPieces("root", stored, lambda name: BytesSource(_FILES[f"files3/{name}"]))
         for piece in stored[:_MOST]:
             try:

@@ -25,6 +25,9 @@ ENCLOSING: Final = frozenset({PACKED, ZIPNN})
 DFLOAT11: Final = ".encoded_exponent"
 #: The format of Orbax's checkpoints, which are folders.
 ORBAX_FORMAT: Final = "orbax"
+#: The description of a tree of its arrays; the items of a step that are a model, the likeliest first.
+ORBAX: Final = "_METADATA"
+ORBAX_ITEMS: Final = ("default", "params", "model", "state", "items", "train_state")
 #: The first bytes of the records of its database.
 OCDBT_MANIFEST, OCDBT_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
@@ -85,7 +88,7 @@ READ: Final = (
            module="weighbridge.containers.zipnn.container", rewritten_as="safetensors", in_folders=True,
            recognisers=_ZIPNN,
            advice="every command reads it like the original; wb convert FILE new.safetensors decodes it"),
-    Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.zipnn.tensors",
+    Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
            target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
            dense_end=True, recognisers=_SAFETENSORS),
     Format("gguf", "GGUF", (".gguf",), magics=(Magic(0, GGUF_MAGIC, "GGUF magic"),),

@@ -155,7 +155,7 @@ AnyChunk = TypeVar("AnyChunk", bound=DecodedChunk)
 _KEPT: Final = 16 << 20  # bytes of decoded chunks of a source: readers of slabs meet each chunk twice at most
 
 
-class ChunkedSource(Source, Generic[AnyChunk]):
+class DecodedSource(Source, Generic[AnyChunk]):
     """Bytes that are decoded chunk by chunk, at any place. A few MiB of decoded chunks are kept."""
 
     def __init__(self, name: str, size: int) -> None:

@@ -64,15 +64,17 @@ def _decoded(model: OpenModel) -> OpenModel:
             f"{model.place.path} has weights in DFloat11's code, whose names are in config.json ({KEY})",
             hint="put the model's config.json next to it, or name it with --config",
         )
-    threads = _threads(settings, model)
-    blocks = {block.module: block for block in _blocks(model.index, settings["pattern_dict"])}
-    shapes = _shapes(model)
-    index = _with_weights(model.index, blocks, shapes, threads)
+    threads = threads_per_block(settings, model)
+    blocks = {block.module: block for block in blocks_of(model.index, settings["pattern_dict"])}
+    shapes: Mapping[str, Shape] = {}  # of a model without a family
+    with suppress(WeighbridgeError):
+        shapes = model.family.names("hf", model.sizes)
+    index = with_weights(model.index, blocks, shapes, threads)
     config = {key: value for key, value in (model.json("config.json") or {}).items() if key != KEY}
     return replace(model, index=index, texts={**model.texts, "config.json": json.dumps(config, indent=2).encode()})
 
 
-def _threads(settings: Mapping[str, Any], model: OpenModel) -> int:
+def threads_per_block(settings: Mapping[str, Any], model: OpenModel) -> int:
     """The threads of a block. Raises UnsupportedError for settings that no release had."""
     threads, size = settings.get("threads_per_block", 512), settings.get("bytes_per_thread", 8)
     (threads,) = threads if isinstance(threads, list) and len(threads) == 1 else (threads,)
@@ -82,7 +84,7 @@ def _threads(settings: Mapping[str, Any], model: OpenModel) -> int:
     return threads
 
 
-def _blocks(index: Index, patterns: Mapping[str, Any]) -> Iterator[CodedBlock]:
+def blocks_of(index: Index, patterns: Mapping[str, Any]) -> Iterator[CodedBlock]:
     from weighbridge.packings.read.dfloat11 import PARTS  # late: numpy
 
     for entry in index.entries:
@@ -98,21 +100,21 @@ def _blocks(index: Index, patterns: Mapping[str, Any]) -> Iterator[CodedBlock]:
         if wrong or parts["luts"].nbytes % 256 or parts["luts"].nbytes < 512:
             raise FormatError("a tensor of DFloat11 has the wrong type or shape", path=path,
                               field=(wrong or [parts["luts"].name])[0])  # fmt: skip
-        names = _names(module, patterns)
+        names = weight_names(module, patterns)
         if names is None:
             raise FormatError("no pattern of dfloat11_config names the weights of a block", path=path, field=module)
-        yield CodedBlock(module, parts, tuple(zip(names, _counts(index, parts, len(names)), strict=True)))
+        yield CodedBlock(module, parts, tuple(zip(names, weight_sizes(index, parts, len(names)), strict=True)))
 
 
-def _names(module: str, patterns: Mapping[str, Any]) -> list[str] | None:
+def weight_names(module: str, patterns: Mapping[str, Any]) -> list[str] | None:
     """The weights of a module, by the first pattern that its name has."""
     for pattern, inner in patterns.items():
-        if isinstance(inner, list) and all(isinstance(part, str) for part in inner) and _matches(pattern, module):
+        if isinstance(inner, list) and all(isinstance(part, str) for part in inner) and matches(pattern, module):
             return [f"{module}.{part}.weight" for part in inner] or [f"{module}.weight"]
     return None
 
 
-def _matches(pattern: str, name: str) -> bool:
+def matches(pattern: str, name: str) -> bool:
     r"""Whether a name has a pattern of literal text and `\d+`. Other expressions don't match: untrusted ones could run
     forever."""
     first, *rest = (re.escape(re.sub(r"\\(.)", r"\1", text)) for text in _DIGITS.split(pattern))
@@ -120,7 +122,7 @@ def _matches(pattern: str, name: str) -> bool:
     return len(rest) < 8 and re.fullmatch(first + numbers, name) is not None
 
 
-def _counts(index: Index, parts: Mapping[str, Entry], weights: int) -> list[int]:
+def weight_sizes(index: Index, parts: Mapping[str, Entry], weights: int) -> list[int]:
     """The number of values of each weight of a block."""
     total, splits = parts["sign_mantissa"].nbytes, parts.get("split_positions")
     source = index.files[(splits or parts["luts"]).file]
@@ -134,14 +136,7 @@ def _counts(index: Index, parts: Mapping[str, Entry], weights: int) -> list[int]
     return [end - start for start, end in pairwise(bounds)]
 
 
-def _shapes(model: OpenModel) -> Mapping[str, Shape]:
-    """The shapes of the family's tensors; empty for a model without a family."""
-    with suppress(WeighbridgeError):
-        return model.family.names("hf", model.sizes)
-    return {}
-
-
-def _shape(name: str, count: int, shapes: Mapping[str, Shape], index: Index) -> Shape | None:
+def shape_of(name: str, count: int, shapes: Mapping[str, Shape], index: Index) -> Shape | None:
     """The shape of a weight of `count` values; None if it is unknown. Raises FormatError if it has another size."""
     bias = index.by_name.get(f"{name.removesuffix('weight')}bias")
     shape = shapes.get(name)
@@ -153,7 +148,7 @@ def _shape(name: str, count: int, shapes: Mapping[str, Shape], index: Index) -> 
     return shape
 
 
-def _with_weights(index: Index, blocks: Mapping[str, CodedBlock], shapes: Mapping[str, Shape], threads: int) -> Index:
+def with_weights(index: Index, blocks: Mapping[str, CodedBlock], shapes: Mapping[str, Shape], threads: int) -> Index:
     from weighbridge.packings.read.dfloat11 import Dfloat11Source  # late: numpy
 
     stored = {part.name for block in blocks.values() for part in block.parts.values()}
@@ -171,7 +166,7 @@ def _with_weights(index: Index, blocks: Mapping[str, CodedBlock], shapes: Mappin
             }
             at = 0
             for name, count in block.weights:
-                shape = _shape(name, count, shapes, index)
+                shape = shape_of(name, count, shapes, index)
                 flat += [name] if shape is None else []
                 entries.append(Entry(name, BF16, shape or (count,), 2 * at, 2 * count, len(files)))
                 at += count

@@ -33,9 +33,10 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
+from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_link
-from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source, walk
+from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import is_rank_set
@@ -69,9 +70,6 @@ _TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
 _NEMO: Final = ("weights", "model_weights")
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
-#: The description of Orbax's checkpoints, and the items of a step that are a model, the likeliest first.
-ORBAX: Final = "_METADATA"
-_ORBAX_ITEMS: Final = ("default", "params", "model", "state", "items", "train_state")
 # How names of files with parts of tensors begin, or end.
 _SHARD: Final = "shard-"
 _OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER)
@@ -262,8 +260,6 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
         return _locate_distributed(folder)
     if (states := zero_files(folder, names)) is not None:
         return Place(folder, states, folder, parts=True, trainer="deepspeed")
-    if ORBAX in names:
-        return _locate_orbax(folder, folder)
     if TENSORRT in names and "config.json" in names:
         ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
         return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer="tensorrt-llm")
@@ -275,9 +271,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    in_parts = any(
-        name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name in (TENSORRT, ORBAX) for name in names
-    )
+    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name == TENSORRT for name in names)
     if in_parts and (distributed := _locate_parts(folder, names)) is not None:
         return distributed
     for suffix in _SUFFIXES:
@@ -337,7 +331,7 @@ def _locate_in_folder(folder: Path) -> Place:
 
 
 def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
-    """Finds the files of Core ML, TensorFlow, NeMo or Megatron-LM in a folder with these files and subfolders. None if
+    """Finds the files of Core ML, TensorFlow, NeMo, Orbax or Megatron-LM in a folder with these files and subfolders. None if
     there are none."""
     if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
         return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
@@ -345,19 +339,13 @@ def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
         return Place(folder, (table,), folder)
     if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
         return replace(_locate_distributed(folder / inside), folder=folder)
-    if items := [name for name in _ORBAX_ITEMS if (folder / name / ORBAX).is_file()]:
-        place = _locate_orbax(folder / items[0], folder)
-        others = sorted(p.name for p in folder.iterdir() if (p / ORBAX).is_file() and p.name != items[0])
-        more = (f"the item {items[0]} is read, not {', '.join(others)}",) if others else ()
-        return replace(place, path=folder, notes=(*place.notes, *more))
+    if ORBAX in names or any((folder / item / ORBAX).is_file() for item in ORBAX_ITEMS):
+        from weighbridge.models.orbax_files import files_of, item_of  # late: few models are Orbax's
+
+        item, notes = item_of(folder)
+        return Place(folder, files_of(item), folder, parts=True, trainer="orbax", notes=notes)
     ranks = megatron_files(folder)
     return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
-
-
-def _locate_orbax(item: Path, folder: Path) -> Place:
-    """Finds the files of an item of a checkpoint of Orbax. `folder`: the step's, or the item itself."""
-    every = (base / name for base, _, names in walk(item) for name in names)
-    return Place(item, tuple(sorted(every)), folder, parts=True, trainer="orbax")
 
 
 def _tensorflow_table(folder: Path, names: Collection[str]) -> Path | None:

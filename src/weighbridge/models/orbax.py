@@ -19,14 +19,14 @@ from weighbridge.base.limits import INDEX_JSON
 from weighbridge.base.spec import c_strides
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.boxes import Box
-from weighbridge.containers.formats import ORBAX_FORMAT
+from weighbridge.containers.formats import ORBAX, ORBAX_FORMAT
 from weighbridge.containers.zarr.arrays import ARRAYS, ZarrArray, read_array
 from weighbridge.containers.zarr.chunks import DecodedPieces, StoredPiece
 from weighbridge.containers.zarr.ocdbt import MANIFEST, StoredValue, read_database
 from weighbridge.io.source import Source
 from weighbridge.models.distributed import ChunkBytes, Chunked
 from weighbridge.models.jsonfile import decode
-from weighbridge.models.locate import ORBAX
+from weighbridge.models.orbax_files import item_of
 from weighbridge.models.stored_tensors import JoinedModel, JoinedTensors
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FILLED: Final = 1 << 16  # chunks that may be missing, of an array; inner chunk
 def open_orbax(place: Place, sources: Sequence[Source]) -> JoinedModel:
     """The arrays of a checkpoint as tensors. `sources`: those of `place.weights`. Raises FormatError if an array of the
     tree, or a chunk of an array, is missing."""
-    root = place.weights[0].parent
+    root = item_of(place.path)[0]
     files = {path.relative_to(root).as_posix(): source for path, source in zip(place.weights, sources, strict=True)}
 
     def file(name: str) -> Source:
@@ -54,12 +54,12 @@ def open_orbax(place: Place, sources: Sequence[Source]) -> JoinedModel:
         values = read_database(files[MANIFEST], file)
     else:
         values = {name: StoredValue(name, 0, source.size) for name, source in files.items()}
-    arrays = _arrays(values, file, str(root))
-    _check_tree(tree, arrays, metadata.name)
+    arrays = read_arrays(values, file, str(root))
+    check_tree(tree, arrays, metadata.name)
     filled = not tree.get("store_array_data_equal_to_fill_value")
-    layouts = {name: _layout(array, values, filled, str(root)) for name, array in arrays.items()}
+    layouts = {name: pieces_of(array, values, filled, str(root)) for name, array in arrays.items()}
     stored: list[StoredPiece] = []
-    firsts = {name: _place(layout, stored) for name, layout in layouts.items()}
+    firsts = {name: place_pieces(layout, stored) for name, layout in layouts.items()}
     pieces = DecodedPieces(str(root), stored, file)
     tensors = {
         name: Chunked(array.spec, tuple(box for _, box in layouts[name]), partial(_find, array, pieces, firsts[name]))
@@ -70,7 +70,7 @@ def open_orbax(place: Place, sources: Sequence[Source]) -> JoinedModel:
     return JoinedModel(index, JoinedTensors(tensors, Chunked.node))
 
 
-def _place(layout: Sequence[tuple[StoredPiece, Box]], stored: list[StoredPiece]) -> int:
+def place_pieces(layout: Sequence[tuple[StoredPiece, Box]], stored: list[StoredPiece]) -> int:
     """Adds pieces after those in `stored`; returns the number of the first."""
     first, start = len(stored), stored[-1].start + stored[-1].size if stored else 0
     for n, (piece, _) in enumerate(layout):
@@ -84,7 +84,7 @@ def _find(array: ZarrArray, pieces: DecodedPieces, first: int, number: int) -> C
     return ChunkBytes(pieces, piece.start, piece.size, c_strides(array.piece), array.swap)
 
 
-def _layout(
+def pieces_of(
     array: ZarrArray, values: Mapping[str, StoredValue], filled: bool, root: str
 ) -> list[tuple[StoredPiece, Box]]:
     """The pieces of an array, with their boxes. `filled`: whether chunks of zeros may be missing. Raises FormatError if
@@ -109,7 +109,7 @@ def _entry(name: str, chunked: Chunked, file: int) -> Entry:
     return Entry(name, chunked.spec.dtype, chunked.spec.shape, offset, chunked.spec.nbytes, file)
 
 
-def _arrays(values: Mapping[str, StoredValue], file: Any, root: str) -> dict[str, ZarrArray]:
+def read_arrays(values: Mapping[str, StoredValue], file: Any, root: str) -> dict[str, ZarrArray]:
     """The arrays by name."""
     arrays: dict[str, ZarrArray] = {}
     for key, value in values.items():
@@ -122,7 +122,7 @@ def _arrays(values: Mapping[str, StoredValue], file: Any, root: str) -> dict[str
     return arrays
 
 
-def _check_tree(tree: Mapping[str, Any], arrays: Mapping[str, ZarrArray], path: str) -> None:
+def check_tree(tree: Mapping[str, Any], arrays: Mapping[str, ZarrArray], path: str) -> None:
     """Raises FormatError if an array of the tree is missing."""
     listed = tree.get("tree_metadata")
     if not isinstance(listed, dict):

@@ -44,6 +44,10 @@ class StepKind(NamedTuple):
     file: bool = False
     signs: tuple[str, ...] = ()
 
+    def is_step(self, path: Path) -> bool:
+        """Whether a folder or file with a step's name is one."""
+        return not self.signs or _UNFINISHED in path.name or any((path / name).is_file() for name in self.signs)
+
 
 def _named(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
@@ -152,15 +156,11 @@ def _steps(place: Path) -> Iterator[TrainingStep]:
     for path in place.iterdir():
         for kind in KINDS:
             match = kind.name.fullmatch(path.name)
-            if match is not None and (path.is_dir() or kind.file) and _has_sign(kind, path):
+            if match is not None and (path.is_dir() or kind.file) and kind.is_step(path):
                 number = int(match["step"] or 0)
                 if match["step"] or path.name in markers.values():  # Megatron's release has no number
                     yield TrainingStep(number, path, kind, _trouble(kind, path, number, markers))
                 break
-
-
-def _has_sign(kind: StepKind, path: Path) -> bool:
-    return not kind.signs or _UNFINISHED in path.name or any((path / name).is_file() for name in kind.signs)
 
 
 def _trouble(kind: StepKind, path: Path, number: int, markers: Mapping[str, str]) -> str:

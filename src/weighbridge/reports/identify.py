@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, titled
-from weighbridge.containers.formats import ENCLOSING, ORBAX_FORMAT
+from weighbridge.containers.formats import ENCLOSING, ORBAX, ORBAX_FORMAT
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
@@ -352,8 +352,6 @@ def _megatron(folder: Folder) -> FolderMatch | None:
 
 
 def _orbax(folder: Folder) -> FolderMatch | None:
-    from weighbridge.models.locate import ORBAX  # late, as above
-
     items = [name for name in folder.names if name.rpartition("/")[2] == ORBAX and name.count("/") <= 1]
     return ("", (f"{', '.join(items[:4])} (Orbax)",), {}) if items else None
 

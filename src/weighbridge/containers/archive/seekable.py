@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
 from weighbridge.io.decompress import decompressed
-from weighbridge.io.source import ChunkedSource, Source
+from weighbridge.io.source import DecodedSource, Source
 
 _FOOTER: Final = struct.Struct("<IBI")
 _HEAD: Final = struct.Struct("<II")
@@ -63,7 +63,7 @@ def frames_of(source: Source) -> list[ZstdFrame]:
     ]
 
 
-class SeekableSource(ChunkedSource[ZstdFrame]):
+class SeekableSource(DecodedSource[ZstdFrame]):
     """The content of a stream with a table. Closing it leaves the stream open."""
 
     def __init__(self, packed: Source, frames: Sequence[ZstdFrame]) -> None:

@@ -9,10 +9,10 @@ from weighbridge.base.errors import FormatError
 from weighbridge.containers.wbpack.archive import PackedArchive, PackedChunk
 from weighbridge.containers.wbpack.codec import is_delta, unpack_chunk
 from weighbridge.io.bases import open_base
-from weighbridge.io.source import ChunkedSource, Source
+from weighbridge.io.source import DecodedSource, Source
 
 
-class OriginalSource(ChunkedSource[PackedChunk]):
+class OriginalSource(DecodedSource[PackedChunk]):
     """The original's bytes. Each chunk is checked when it is decoded. `bases`: the files that deltas refer to; if None,
     they are searched for when the first delta is read (`io/bases.py`). Closing it closes the packed file."""
 

@@ -15,7 +15,7 @@ from weighbridge.containers.archive.spool import SpooledSource
 from weighbridge.containers.frameworks.sstable import crc32c
 from weighbridge.containers.zarr.ocdbt import StoredValue
 from weighbridge.io.decompress import decompressed, pieces
-from weighbridge.io.source import BytesSource, ChunkedSource, Source
+from weighbridge.io.source import BytesSource, DecodedSource, Source
 
 _SPOOLED: Final = 64 * MIB  # larger pieces are decoded into a temporary file as far as they are read
 _OPEN: Final = 4  # such files
@@ -38,7 +38,7 @@ class StoredPiece(NamedTuple):
     sharded: bool
 
 
-class DecodedPieces(ChunkedSource[StoredPiece]):
+class DecodedPieces(DecodedSource[StoredPiece]):
     """The decoded pieces. `file`: opens a data file by its path."""
 
     inner = True

@@ -137,7 +137,7 @@ def _record(source: Source, at: int, length: int, magic: bytes) -> _Body:
         raise FormatError(f"a record of the database can't be unpacked: {error}", path=source.name, offset=at) from None
 
 
-def _root(manifest: Source) -> _Child | None:
+def newest_root(manifest: Source) -> _Child | None:
     """The root of the newest version; None for an empty database."""
     body = _record(manifest, 0, manifest.size, OCDBT_MANIFEST)
     body.take(16)
@@ -163,7 +163,7 @@ def _root(manifest: Source) -> _Child | None:
 def read_database(manifest: Source, file: Callable[[str], Source]) -> dict[str, StoredValue]:
     """The newest values by their keys. `file`: opens a data file by its path, relative to the manifest's folder. Raises
     FormatError for a damaged database; each node is read once, and all of them may take as much as their files have."""
-    root = _root(manifest)
+    root = newest_root(manifest)
     waiting = [root] if root is not None else []
     seen: set[tuple[str, int]] = set()
     values: dict[str, StoredValue] = {}
@@ -177,11 +177,11 @@ def read_database(manifest: Source, file: Callable[[str], Source]) -> dict[str, 
         seen.add(place)
         files = body.files(child.file.base)
         if child.height:
-            below = list(_children(body, files, child))
+            below = list(nodes_below(body, files, child))
             waiting += reversed(below)
             memory += sum(len(node.prefix) for node in below)
         else:
-            leaf = list(_leaf(body, files, child.prefix))
+            leaf = list(values_of(body, files, child.prefix))
             values.update(leaf)
             memory += sum(len(key) + len(value.inline or b"") for key, value in leaf)
         memory += len(body.data)
@@ -190,7 +190,7 @@ def read_database(manifest: Source, file: Callable[[str], Source]) -> dict[str, 
     return values
 
 
-def _children(body: _Body, files: list[_DataFile], parent: _Child) -> Iterator[_Child]:
+def nodes_below(body: _Body, files: list[_DataFile], parent: _Child) -> Iterator[_Child]:
     count = body.varint()
     keys, shared = body.texts(count, 1)
     numbers, offsets, lengths = body.column(count), body.column(count), body.column(count)
@@ -200,7 +200,7 @@ def _children(body: _Body, files: list[_DataFile], parent: _Child) -> Iterator[_
         yield _Child(files[number], offset, length, parent.height - 1, parent.prefix + key[:common])
 
 
-def _leaf(body: _Body, files: list[_DataFile], prefix: bytes) -> Iterator[tuple[str, StoredValue]]:
+def values_of(body: _Body, files: list[_DataFile], prefix: bytes) -> Iterator[tuple[str, StoredValue]]:
     count = body.varint()
     keys, _ = body.texts(count)
     lengths, kinds = body.column(count), body.column(count)

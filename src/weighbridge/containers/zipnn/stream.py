@@ -26,7 +26,7 @@ from weighbridge.base.limits import DIMS
 from weighbridge.base.native import join_planes
 from weighbridge.base.spec import Shape
 from weighbridge.io.decompress import huffman_block
-from weighbridge.io.source import ChunkedSource, Source
+from weighbridge.io.source import DecodedSource, Source
 
 SIGN: Final = b"ZN\0"
 HEAD: Final = 32
@@ -122,7 +122,7 @@ def read_stream(source: Source, at: int, number: int = 0) -> ZipnnStream:
                                hint="decode it with the zipnn package")  # fmt: skip
     if kind is None or head[5] != kind.order or head[6] > 1 or not _CHUNKS[0] <= head[14] <= _CHUNKS[1]:
         raise _wrong(source, at, "its type or order is unknown", found=(head[15], head[5], head[6], head[14]))
-    shape, tables = _shape(source, at) if head[8] in _SHAPED else (None, at + HEAD)
+    shape, tables = read_shape(source, at) if head[8] in _SHAPED else (None, at + HEAD)
     chunk = min(1 << head[14], _LARGEST_PLANE) if kind.planes == 1 else 1 << head[14]
     kept = kind if head[6] else kind._replace(sign=0)
     stream = ZipnnStream(at, packed, size, kept, chunk, tables, shape, number)
@@ -131,7 +131,7 @@ def read_stream(source: Source, at: int, number: int = 0) -> ZipnnStream:
     return stream
 
 
-def _shape(source: Source, at: int) -> tuple[Shape, int]:
+def read_shape(source: Source, at: int) -> tuple[Shape, int]:
     """The shape in a stream's header, and where it ends."""
     axes: list[int] = []
     rank, place = source.read(at + HEAD, 1)[0], at + HEAD + 1
@@ -157,7 +157,7 @@ def read_streams(source: Source) -> tuple[ZipnnStream, ...]:
     return tuple(streams)
 
 
-class DecodedStreams(ChunkedSource[ZipnnChunk]):
+class DecodedStreams(DecodedSource[ZipnnChunk]):
     """The bytes of the originals of streams, one after the other. Closing it closes the source if it is `owned`."""
 
     coder, title = "ZipNN", ""
@@ -184,7 +184,7 @@ class DecodedStreams(ChunkedSource[ZipnnChunk]):
     def planes(self, chunk: ZipnnChunk) -> tuple[_Plane, ...]:
         """The planes of a chunk. Raises FormatError if the stream's tables are wrong."""
         if chunk.stream.at not in self._tables:
-            self._tables[chunk.stream.at] = _read_tables(self.packed, chunk.stream)
+            self._tables[chunk.stream.at] = read_tables(self.packed, chunk.stream)
         return self._tables[chunk.stream.at][chunk.index]
 
     def decode(self, chunk: ZipnnChunk, out: memoryview) -> None:
@@ -211,7 +211,7 @@ class DecodedStreams(ChunkedSource[ZipnnChunk]):
             self.packed.close()
 
 
-def _read_tables(source: Source, stream: ZipnnStream) -> list[tuple[_Plane, ...]]:
+def read_tables(source: Source, stream: ZipnnStream) -> list[tuple[_Plane, ...]]:
     """The planes of each chunk. Raises FormatError unless they fill the stream, and stored ones have their size."""
     count, planes = stream.chunks, stream.kind.planes
     total = count * planes

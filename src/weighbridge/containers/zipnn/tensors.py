@@ -1,12 +1,12 @@
-"""The functions of the Safetensors format: the tensors that ZipNN encoded are decoded as they are read.
+"""The tensors of Safetensors files that ZipNN encoded, decoded as they are read.
 
 ZipNN replaces a tensor by a stream of type U8 (`stream.py`) under its name. The metadata's `znn_compressed_vectors` is
-JSON: `{name: {"dtype": "bfloat16", "shape": "[2, 3]"}}`. Streams aren't read before their tensor is, or `examine`
-checks them. All other files are those of `safetensors/container.py`."""
+JSON: `{name: {"dtype": "bfloat16", "shape": "[2, 3]"}}`. Streams aren't read before their tensor is, or `examined`
+checks them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -17,20 +17,12 @@ import msgspec
 from weighbridge.base.dtypes import TABLE, U8, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.containers.base import Entry, Finding, Index, Rule, Severity
+from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.formats import ZIPNN_KEY as KEY
-from weighbridge.containers.safetensors import container as safetensors
-from weighbridge.containers.safetensors.container import SUFFIX, layout, regions
-from weighbridge.containers.safetensors.rules import RULES as CONTAINER_RULES
+from weighbridge.containers.safetensors.rules import RULES
 from weighbridge.containers.zipnn.stream import KINDS, LARGEST_RATIO, DecodedStreams, read_stream
 from weighbridge.io.source import Source
 
-__all__ = ["RULES", "SUFFIX", "examine", "headers", "layout", "parse", "regions"]
-
-_RULE: Final = "zipnn"
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
-    {**CONTAINER_RULES, _RULE: Rule(Severity.ERROR, "tensor whose ZipNN stream is damaged")}
-)
 _TORCH: Final = {row.torch: row for row in TABLE if row.torch}
 _ENCODED: Final = frozenset(kind.type for kind in KINDS.values())
 _MOST: Final = 1 << 63
@@ -82,34 +74,20 @@ class EncodedTensorSource(Source):
         self.decoded.advise(ranges)
 
 
-def parse(source: Source) -> Index:
-    """The tensors of a file. FormatError if the list of encoded tensors is wrong; their streams aren't read yet."""
-    return _decoded(safetensors.parse(source))
-
-
-def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """As `parse`, with tensors whose data is incomplete, and all problems of the header."""
-    index, findings = safetensors.headers(source)
-    return _decoded(index), findings
-
-
-def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """The readable tensors, and all problems of the file and of the streams' headers and tables."""
-    index, findings = safetensors.examine(source)
-    if KEY not in index.metadata:
-        return index, findings
-    index = _decoded(index)
-    damaged = {entry.name: error for entry in index if (error := _damage(index.files[entry.file])) is not None}
-    findings += tuple(
-        Finding(f"safetensors/{_RULE}", RULES[_RULE].severity, error.reason if isinstance(error, FormatError)
-                else error.message, source.name, tensor=name)
+def examined(index: Index) -> Index:
+    """As `decoded`, without tensors whose streams' headers or tables are wrong, and with findings about these."""
+    index, path = decoded(index), index.files[0].name
+    damaged = {entry.name: error for entry in index if (error := stream_error(index.files[entry.file])) is not None}
+    findings = (
+        Finding("safetensors/zipnn", RULES["zipnn"].severity, error.reason if isinstance(error, FormatError)
+                else error.message, path, tensor=name)
         for name, error in damaged.items()
     )  # fmt: skip
     kept = tuple(entry for entry in index.entries if entry.name not in damaged)
-    return replace(index, entries=kept, findings=findings), findings
+    return replace(index, entries=kept, findings=(*index.findings, *findings))
 
 
-def _damage(file: Source) -> FormatError | UnsupportedError | None:
+def stream_error(file: Source) -> FormatError | UnsupportedError | None:
     """The error in a stream's header or tables."""
     try:
         if isinstance(file, EncodedTensorSource) and (chunk := next(file.decoded.chunks(0, file.size), None)):
@@ -119,11 +97,10 @@ def _damage(file: Source) -> FormatError | UnsupportedError | None:
     return None
 
 
-def _decoded(index: Index) -> Index:
-    """The index with the encoded tensors decoded. The list in the metadata describes the file, not the model."""
-    if KEY not in index.metadata:
-        return index
-    listed, files = _listed(index), [*index.files]
+def decoded(index: Index) -> Index:
+    """The index of a file with encoded tensors, with these decoded as they are read; their streams aren't read yet. The
+    list in the metadata describes the file, not the model, and is removed. FormatError if it is wrong."""
+    listed, files = listed_tensors(index), [*index.files]
     entries: list[Entry] = []
     for entry in index.entries:
         if (spec := listed.get(entry.name)) is not None:
@@ -137,7 +114,7 @@ def _decoded(index: Index) -> Index:
     return replace(index, files=tuple(files), entries=tuple(entries), metadata=metadata, data_start=starts)
 
 
-def _listed(index: Index) -> dict[str, Spec]:
+def listed_tensors(index: Index) -> dict[str, Spec]:
     """The types and shapes of the encoded tensors, by name."""
     try:
         listed = msgspec.json.decode(index.metadata[KEY], type=dict[str, EncodedTensor])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.native import native
-from weighbridge.io.source import ChunkedSource, Source
+from weighbridge.io.source import DecodedSource, Source
 
 #: The tensors of a block, by the ends of their names.
 PARTS: Final = ("encoded_exponent", "sign_mantissa", "luts", "output_positions", "gaps", "split_positions")
@@ -58,7 +58,7 @@ class ThreadBlocks(NamedTuple):
     last: int
 
 
-class Dfloat11Source(ChunkedSource[ThreadBlocks]):
+class Dfloat11Source(DecodedSource[ThreadBlocks]):
     """The weights of a block as bf16. `parts`: its tensors' bytes; `threads`: those of a block of the GPU."""
 
     coder, inner = "DFloat11", True

@@ -38,7 +38,7 @@ def kind_of(source: Source, place: MemberPath) -> str:
     head = source.head(_HEAD)
     if place.members and is_storage(place.members[-1], head):
         return STORAGE  # one in 16,384 starts like a pickle: the probe distinguishes them
-    if not place.members and not head.startswith(_MAGICS) and _is_data_file(place.path):
+    if not place.members and not head.startswith(_MAGICS) and is_data_file(place.path):
         return STORAGE
     if _MARK.fullmatch(head):
         return "text"
@@ -65,7 +65,7 @@ def kind_of(source: Source, place: MemberPath) -> str:
     return kind
 
 
-def _is_data_file(path: str) -> bool:
+def is_data_file(path: str) -> bool:
     """Whether a file has chunks of an Orbax checkpoint: it is among the data files of a database."""
     match = _DATA_FILE.fullmatch(path)
     return match is not None and (Path(match[1]) / "manifest.ocdbt").is_file()

@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index, Severity
-from weighbridge.containers.formats import DFLOAT11
+from weighbridge.containers.formats import DFLOAT11, ORBAX
 from weighbridge.containers.gguf.split import parse_shard_name
 from weighbridge.containers.numbered import numbered
 from weighbridge.containers.sharded import ShardIndex
@@ -31,7 +31,7 @@ from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
 from weighbridge.models.archives import resolve
-from weighbridge.models.locate import DCP_METADATA, ORBAX, Place
+from weighbridge.models.locate import DCP_METADATA, Place
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
