@@ -331,8 +331,7 @@ def _locate_in_folder(folder: Path) -> Place:
 
 
 def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
-    """Finds the files of Core ML, TensorFlow, NeMo, Orbax or Megatron-LM in a folder with these files and subfolders. None if
-    there are none."""
+    """Finds the files of frameworks and trainers in a folder with these files and in its subfolders, if any."""
     if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
         return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
     if (table := _tensorflow_table(folder, names)) is not None:
@@ -340,10 +339,10 @@ def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
     if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
         return replace(_locate_distributed(folder / inside), folder=folder)
     if ORBAX in names or any((folder / item / ORBAX).is_file() for item in ORBAX_ITEMS):
-        from weighbridge.models.orbax_files import files_of, item_of  # late: few models are Orbax's
+        from weighbridge.models import orbax_files  # late: few models are Orbax's
 
-        item, notes = item_of(folder)
-        return Place(folder, files_of(item), folder, parts=True, trainer="orbax", notes=notes)
+        files, notes = orbax_files.files_of(folder)
+        return Place(folder, files, folder, parts=True, trainer="orbax", notes=notes)
     ranks = megatron_files(folder)
     return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
 
@@ -446,11 +445,6 @@ def _expect(folder: Path, weights: Iterable[str], *more: str) -> None:
         small = (folder / name for name in ("config.json", *more))
         expect((path for path in small if path.is_file()), INDEX)
         expect((folder / name for name in weights), HEADER)
-
-
-def expect_header(path: Path) -> None:
-    """Starts to read the header of a remote file."""
-    expect([path], HEADER)
 
 
 def _main_snapshot(folder: Path) -> Path | None:

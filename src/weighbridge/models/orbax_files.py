@@ -21,6 +21,7 @@ def item_of(folder: Path) -> tuple[Path, tuple[str, ...]]:
     return folder / chosen, (f"the item {chosen} is read, not {others}",) if others else ()
 
 
-def files_of(item: Path) -> tuple[Path, ...]:
-    """The files of a tree."""
-    return tuple(sorted(base / name for base, _, names in walk(item) for name in names))
+def files_of(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """The files of the tree that is read, and a note on the other items."""
+    item, notes = item_of(folder)
+    return tuple(sorted(base / name for base, _, names in walk(item) for name in names)), notes
