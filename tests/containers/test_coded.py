@@ -219,8 +219,9 @@ BLOCK = "model.layers.1"
 def test_models_in_dfloat11_are_read_bit_for_bit(folder: Path, name: str, tmp_path: Path) -> None:
     assert diff(folder / "llama", folder / name).same
     assert {f.rule for f in verify(folder / name, values=True).findings} <= {"tokenizer/none"}
-    for target, options in (("m.gguf", {"tokenizer": False}), ("out/", {})):
-        convert(folder / name, tmp_path / target, **options)
+    convert(folder / name, tmp_path / "m.gguf", tokenizer=False)
+    convert(folder / name, tmp_path / "out/")
+    for target in ("m.gguf", "out/"):
         assert diff(folder / "llama", tmp_path / target).same
     assert "dfloat11" not in (tmp_path / "out/config.json").read_text()
     assert identify(folder / name / "model.safetensors").detail["packings"] == ["dfloat11"]

@@ -94,7 +94,7 @@ def main() -> None:
         ):
             name = zipfile.ZipInfo(path.relative_to(root).as_posix(), (2026, 1, 1, 0, 0, 0))
             archive.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for item in ITEMS:
             tree = ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).restore(root / item)
             arrays |= {f"{item}|{name}": np.frombuffer(array.tobytes(), np.uint8) for name, array in leaves(tree)}

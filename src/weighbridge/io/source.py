@@ -35,7 +35,7 @@ class Source(Closing, ABC):
     #: The program whose code of the bytes is decoded while they are read; "" if the file has them as they are.
     coder: str = ""
     #: True if it is a part of the file before it in an index.
-    inner: bool = False
+    is_part: bool = False
 
     @property
     def fetched(self) -> int:

@@ -24,7 +24,7 @@ _EMPTY: Final = (1 << 64) - 1
 
 
 class StoredPiece(NamedTuple):
-    """Bytes [start, start + size) of the source: piece `index` of the `count` in a value, which is a shard if
+    """Bytes [start, start + size) of the source: piece `at` of `among` in a value, which is a shard if
     `sharded`. Without a value they are zero."""
 
     number: int
@@ -32,8 +32,8 @@ class StoredPiece(NamedTuple):
     size: int
     name: str
     value: StoredValue | None
-    index: int
-    count: int
+    at: int
+    among: int
     codec: str
     sharded: bool
 
@@ -41,7 +41,7 @@ class StoredPiece(NamedTuple):
 class DecodedPieces(DecodedSource[StoredPiece]):
     """The decoded pieces. `file`: opens a data file by its path."""
 
-    inner = True
+    is_part = True
 
     def __init__(self, name: str, stored: Sequence[StoredPiece], file: Callable[[str], Source]) -> None:
         super().__init__(name, stored[-1].start + stored[-1].size if stored else 0)
@@ -96,11 +96,11 @@ class DecodedPieces(DecodedSource[StoredPiece]):
 
 def _in_shard(value: Source, piece: StoredPiece) -> Source:
     """The bytes of a piece in a shard. Raises FormatError if the shard's index is wrong."""
-    size = _PLACE.size * piece.count
+    size = _PLACE.size * piece.among
     if value.size < size + 4:
         raise FormatError("a shard is shorter than its index", path=value.name, field=piece.name)
     index = value.read(value.size - size - 4, size + 4)
     if crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
         raise FormatError("the index of a shard doesn't have its checksum", path=value.name, field=piece.name)
-    offset, length = _PLACE.unpack_from(index, _PLACE.size * piece.index)
+    offset, length = _PLACE.unpack_from(index, _PLACE.size * piece.at)
     return BytesSource(b"", value.name) if offset == length == _EMPTY else value.window(offset, length)

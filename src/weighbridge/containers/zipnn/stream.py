@@ -83,13 +83,13 @@ class ZipnnStream(NamedTuple):
 
 
 class ZipnnChunk(NamedTuple):
-    """Bytes [start, start + size) of the original: chunk `index` of a stream."""
+    """Bytes [start, start + size) of the original: chunk `place` of a stream."""
 
     number: int
     start: int
     size: int
     stream: ZipnnStream
-    index: int
+    place: int
 
 
 class _Plane(NamedTuple):
@@ -185,7 +185,7 @@ class DecodedStreams(DecodedSource[ZipnnChunk]):
         """The planes of a chunk. Raises FormatError if the stream's tables are wrong."""
         if chunk.stream.at not in self._tables:
             self._tables[chunk.stream.at] = read_tables(self.packed, chunk.stream)
-        return self._tables[chunk.stream.at][chunk.index]
+        return self._tables[chunk.stream.at][chunk.place]
 
     def decode(self, chunk: ZipnnChunk, out: memoryview) -> None:
         planes = b"".join(self._plane(plane) for plane in self.planes(chunk))

@@ -50,7 +50,7 @@ class EncodedTensorSource(Source):
     """The bytes of an encoded tensor, which are bytes [offset, offset + nbytes) of a file. `tensor`: its name, type and
     shape, which the stream has to repeat. Closing it leaves the file open."""
 
-    coder, inner = "ZipNN", True
+    coder, is_part = "ZipNN", True
 
     def __init__(self, file: Source, offset: int, nbytes: int, tensor: Entry) -> None:
         self.file, self.offset, self.nbytes, self.tensor = file, offset, nbytes, tensor

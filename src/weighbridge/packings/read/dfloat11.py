@@ -61,7 +61,7 @@ class ThreadBlocks(NamedTuple):
 class Dfloat11Source(DecodedSource[ThreadBlocks]):
     """The weights of a block as bf16. `parts`: its tensors' bytes; `threads`: those of a block of the GPU."""
 
-    coder, inner = "DFloat11", True
+    coder, is_part = "DFloat11", True
 
     def __init__(self, name: str, parts: Mapping[str, Source], threads: int) -> None:
         super().__init__(name, 2 * parts["sign_mantissa"].size)
@@ -93,9 +93,11 @@ class Dfloat11Source(DecodedSource[ThreadBlocks]):
         tables, lengths = rows[:-1], np.where((rows[-1] >= 1) & (rows[-1] <= _LONGEST), rows[-1], _WRONG)
         lengths[_TABLES:] = _WRONG
         # Tables repeat an exponent where the code that ends a stream is, so codes that begin alike may differ.
-        lowest = np.arange(1 << _FAST, dtype=np.uint64) << (32 - _FAST)
+        lowest = np.arange(1 << _FAST, dtype=np.uint64) << np.uint64(32 - _FAST)
         exponents = _walk(tables, lowest)
-        is_fast = (lengths[exponents] <= _FAST) & (exponents == _walk(tables, lowest | (1 << (32 - _FAST)) - 1))
+        is_fast = (lengths[exponents] <= _FAST) & (
+            exponents == _walk(tables, lowest | np.uint64((1 << (32 - _FAST)) - 1))
+        )
         bits = np.where(is_fast, lengths[exponents], 0).astype(np.uint8)
         return Lookup(exponents, bits, np.ascontiguousarray(tables), lengths.astype(np.uint8))
 
@@ -111,8 +113,8 @@ class Dfloat11Source(DecodedSource[ThreadBlocks]):
 
     def decode(self, chunk: ThreadBlocks, out: memoryview) -> None:
         rest = self.parts["sign_mantissa"].read(chunk.start // 2, chunk.size // 2)
-        words = np.frombuffer(rest, np.uint8).astype(np.uint16)
-        words = (words & 0x80) << 8 | words & 0x7F | self._exponents(chunk).astype(np.uint16) << 7
+        values = np.frombuffer(rest, np.uint8).astype(np.int32)
+        words = (values & 0x80) << 8 | values & 0x7F | self._exponents(chunk).astype(np.int32) << 7
         out[:] = words.astype("<u2").tobytes()
 
     def _exponents(self, chunk: ThreadBlocks) -> _Bytes:
@@ -187,4 +189,5 @@ def step_threads(data: bytes, starts: _Ints, lookup: Lookup) -> tuple[_Bytes, _I
             done = lanes[~going]
             counts[done], ends[done] = step + 1, at[~going]
             lanes, at, limits = lanes[going], at[going], limits[going]
-    return table[np.arange(THREAD * 8) < counts[:, None]], counts, ends
+    exponents: _Bytes = table[np.arange(THREAD * 8) < counts[:, None]]
+    return exponents, counts, ends

@@ -130,7 +130,7 @@ def _decoded_tensors(repo: Repo) -> Iterator[_StoredTensor]:
                 path, entry, joined.index.files[entry.file], partial(joined.stored.__getitem__, entry.name)
             )
     model = repo.model if repo.weights else None
-    decoded = {n for n, file in enumerate(model.files) if file.coder and file.inner} if model is not None else {}
+    decoded = {n for n, file in enumerate(model.files) if file.coder and file.is_part} if model is not None else {}
     stored = {entry.name for file in repo.weights for entry in file.parsed[1]} if decoded else {}
     for entry in model or ():
         if model is not None and entry.file in decoded and entry.name not in stored:
@@ -142,12 +142,12 @@ def _count(tensor: _StoredTensor) -> Values:
 
     entry, source = tensor.entry, tensor.source
     values = Values(entry, entry.dtype.kind in (Kind.FLOAT, Kind.BLOCK) and kernels.decodes(entry.dtype))
-    if entry.offset + entry.nbytes > source.size and not source.inner:
+    if entry.offset + entry.nbytes > source.size and not source.is_part:
         return values  # truncated: the container has reported it
     try:
         _read(values, tensor.node())
     except FormatError as error:
-        if not source.inner and not source.coder:
+        if not source.is_part and not source.coder:
             raise
         values.damage = error.reason
     return values
