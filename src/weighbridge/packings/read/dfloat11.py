@@ -145,7 +145,7 @@ class Dfloat11Source(DecodedSource[ThreadBlocks]):
 
 def _walk(tables: _Bytes, bits: NDArray[np.uint64]) -> _Bytes:
     """The exponents of the codes that begin the 32 `bits`, table by table; `_WRONG` if a table doesn't exist."""
-    values = tables[0, (bits >> 24).astype(np.int64)]
+    values: _Bytes = tables[0, (bits >> 24).astype(np.int64)]
     for shift in (16, 8, 0):
         rows, byte = 256 - values.astype(np.int64), (bits >> shift & 255).astype(np.int64)
         there = rows < len(tables)
@@ -189,5 +189,5 @@ def step_threads(data: bytes, starts: _Ints, lookup: Lookup) -> tuple[_Bytes, _I
             done = lanes[~going]
             counts[done], ends[done] = step + 1, at[~going]
             lanes, at, limits = lanes[going], at[going], limits[going]
-    exponents: _Bytes = table[np.arange(THREAD * 8) < counts[:, None]]
-    return exponents, counts, ends
+    decoded: _Bytes = table[np.arange(THREAD * 8) < counts[:, None]]
+    return decoded, counts, ends
