@@ -1,6 +1,6 @@
 """Builds the wheels of every system in targets.toml on one machine, with zig's compiler, and a pure Python one.
 
-python release/wheels.py [--target PART] [--python PATH] [--out DIR]
+python release/wheels.py [--target PART] [--python PATH] [--free-threaded] [--out DIR]
 
 The files of the pure Python wheel are the same in all; a platform's wheel adds the extension, its tags and a list of
 the parts that are linked into it (PEP 770). The same commit and the same zig make the same bytes in any folder.
@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,11 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ABI3: Final = (3, 12)  # the first version with what nanobind needs of the stable ABI
+FREE_THREADED: Final = (3, 13)  # the first version without the global lock; it has no stable ABI
 COPIED: Final = ("src", "native", "docs", "share")
+#: What zig's dlltool calls the processors of Windows.
+MACHINES: Final = {"AMD64": "i386:x86-64", "ARM64": "arm64"}
+SUFFIXES: Final = (".so", ".pyd")  # of an extension
 #: Parts that are linked into the extension: name, package that has its version, licence.
 LINKED: Final = (
     ("nanobind", "nanobind", "BSD-3-Clause"),
@@ -67,20 +72,33 @@ class Target:
 
 @dataclass(frozen=True)
 class Host:
-    """An interpreter of this machine, for its headers. `path`: its program."""
+    """An interpreter of this machine, for its headers. `path`: its program. `lock`: False for a wheel of the version
+    without the global lock, whose headers are the same but for one definition."""
 
     path: str
     version: tuple[int, int]
+    lock: bool = True
 
     @property
     def stable(self) -> bool:
-        return self.version >= ABI3
+        return self.lock and self.version >= ABI3
+
+    @property
+    def abi(self) -> str:
+        return f"{self.version[0]}{self.version[1]}{'' if self.lock else 't'}"
 
     @property
     def tag(self) -> str:
         """The first two parts of a wheel's tag."""
-        own = f"cp{self.version[0]}{self.version[1]}"
-        return f"cp{ABI3[0]}{ABI3[1]}-abi3" if self.stable else f"{own}-{own}"
+        return f"cp{ABI3[0]}{ABI3[1]}-abi3" if self.stable else f"cp{self.version[0]}{self.version[1]}-cp{self.abi}"
+
+    @property
+    def headers(self) -> Path:
+        return Path(run(self.path, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip())
+
+    def serves(self, target: Target) -> bool:
+        """Whether a wheel can be built. Windows has an import library of the stable ABI only."""
+        return self.stable or target.system != "Windows"
 
 
 def targets(part: str = "") -> list[Target]:
@@ -89,9 +107,11 @@ def targets(part: str = "") -> list[Target]:
     return [Target(**{**row, "tags": tuple(row["tags"])}) for row in rows if part in row["zig"]]
 
 
-def host_of(path: str) -> Host:
-    shown = run(path, "-c", "import sys; print(*sys.version_info[:2])").split()
-    return Host(path, (int(shown[0]), int(shown[1])))
+def hosts_of(path: str, free_threaded: bool) -> list[Host]:
+    major, minor = run(path, "-c", "import sys; print(*sys.version_info[:2])").split()
+    version = (int(major), int(minor))
+    threaded = [Host(path, version, lock=False)] if free_threaded and version >= FREE_THREADED else []
+    return [Host(path, version), *threaded]
 
 
 def run(*command: str | Path, **environment: str) -> str:
@@ -141,6 +161,8 @@ def build_extension(source: Path, build: Path, target: Target, host: Host, cache
         (build / name).write_text(text, "utf-8")
         (build / name).chmod(0o755)
     flags = f"-include cstdio -g0 -ffile-prefix-map={source}=. -ffile-prefix-map={build}=build"
+    if not host.lock:
+        flags += " -DPy_GIL_DISABLED=1"
     link = "" if target.system == "Darwin" else "-Wl,--build-id=none"
     settings = {
         "CMAKE_BUILD_TYPE": "Release",
@@ -157,15 +179,42 @@ def build_extension(source: Path, build: Path, target: Target, host: Host, cache
         "CMAKE_MAKE_PROGRAM": shutil.which("ninja", path=str(Path(sys.executable).parent)) or "ninja",
         "Python_EXECUTABLE": host.path,
         "nanobind_DIR": run(sys.executable, "-m", "nanobind", "--cmake_dir").strip(),
-        "SKBUILD_SOABI": f"cpython-{host.version[0]}{host.version[1]}-{target.soabi}",
-        "SKBUILD_SOSABI": "abi3",
+        "SKBUILD_SOABI": f"cpython-{host.abi}-{target.soabi}",
+        "SKBUILD_SOSABI": "" if target.system == "Windows" else "abi3",
         "SKBUILD_SABI_VERSION": f"{ABI3[0]}.{ABI3[1]}" if host.stable else "",
     }
+    if target.system == "Windows":
+        settings |= windows_python(build, target, host, zig)
     cmake = shutil.which("cmake", path=str(Path(sys.executable).parent)) or "cmake"
     given = [f"-D{name}={value}" for name, value in settings.items()]
     run(cmake, "-S", source, "-B", build / "out", "-G", "Ninja", *given, ZIG_GLOBAL_CACHE_DIR=str(cache))
     run(cmake, "--build", build / "out", "--parallel", os.environ.get("JOBS", "2"), ZIG_GLOBAL_CACHE_DIR=str(cache))
-    return next((build / "out").glob("_native*.so"))
+    return next(path for path in (build / "out").glob("_native*") if path.suffix in SUFFIXES)
+
+
+def windows_python(build: Path, target: Target, host: Host, zig: Path) -> dict[str, Any]:
+    """Python for Windows, as settings of CMake: a host's headers with the configuration of Windows, and an import
+    library of the stable ABI, since no installation of that system is at hand."""
+    headers, exports, library = build / "include", build / "python3.def", build / "libpython3.a"
+    shutil.copytree(host.headers, headers)
+    shutil.copy(ROOT / "release" / "windows" / "pyconfig.h", headers)
+    exports.write_text(stable_exports(), "utf-8")
+    run(zig, "dlltool", "-d", exports, "-l", library, "-m", MACHINES[target.processor])
+    return {
+        "CMAKE_MODULE_PATH": ROOT / "release" / "windows",
+        "Python_VERSION": "{}.{}".format(*host.version),
+        "Python_INCLUDE_DIRS": headers,
+        "Python_LIBRARIES": library,
+    }
+
+
+def stable_exports() -> str:
+    """What python3.dll exports to every version from ABI3 on, as a module definition."""
+    import abi3info
+
+    names = [f"  {one.symbol.name}{' DATA' * data}" for data, table in enumerate((abi3info.FUNCTIONS, abi3info.DATAS))
+             for one in table.values() if (one.added.major, one.added.minor) <= ABI3]  # fmt: skip
+    return "\n".join(["LIBRARY python3.dll", "EXPORTS", *names, ""])
 
 
 def parts_list(tag: str, extension: bytes) -> bytes:
@@ -203,7 +252,7 @@ def assemble(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
         for name, data in sorted(contents.items(), key=lambda item: (item[0].startswith(info), item[0])):
             entry = zipfile.ZipInfo(name, when.timetuple()[:6])
-            entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+            entry.external_attr = (0o100755 if name.endswith(SUFFIXES) else 0o100644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, data)
     return path
@@ -223,7 +272,11 @@ def audit(wheels: Iterable[Path]) -> None:
         if "-abi3-" in wheel.name:
             run(tools / "abi3audit", "--strict", wheel)
         if "musllinux" in wheel.name:
-            check_musl(wheel)
+            # zig calls the C library libc.so, which musl's loader takes for its own name; auditwheel knows only
+            # Alpine's name, and would look for the file of this machine.
+            check_needs(wheel, re.compile(r"libc\.so"))
+        elif "-win_" in wheel.name:
+            check_needs(wheel, re.compile(r"python3\.dll|KERNEL32\.dll|api-ms-win-crt-[\w-]+\.dll"))
         elif "linux" in wheel.name:
             tag = wheel.stem.rpartition("-")[2].split(".")[0]
             shown = run(tools / "auditwheel", "show", wheel)
@@ -231,18 +284,21 @@ def audit(wheels: Iterable[Path]) -> None:
                 raise SystemExit(f"{wheel.name}: auditwheel doesn't confirm {tag}\n{shown}")
 
 
-def check_musl(wheel: Path) -> None:
-    """SystemExit if the extension needs more than the C library. zig calls that libc.so, which musl's loader takes for
-    its own name; auditwheel knows only Alpine's name, and would look for the file of this machine."""
+def check_needs(wheel: Path, allowed: re.Pattern[str]) -> None:
+    """SystemExit if the extension needs a library that a system may lack: those of the system match `allowed`."""
     with zipfile.ZipFile(wheel) as archive:
-        extension = next(name for name in archive.namelist() if name.endswith(".so"))
+        extension = next(name for name in archive.namelist() if name.endswith(SUFFIXES))
         needed = needed_libraries(archive.read(extension))
-    if needed != ["libc.so"]:
-        raise SystemExit(f"{wheel.name}: {extension} needs {', '.join(needed)}")
+    if more := [name for name in needed if not allowed.fullmatch(name)]:
+        raise SystemExit(f"{wheel.name}: {extension} needs {', '.join(more)}")
 
 
 def needed_libraries(extension: bytes) -> list[str]:
-    """The libraries that an ELF file names."""
+    """The libraries that an ELF or PE file names."""
+    if extension.startswith(b"MZ"):
+        import pefile  # abi3audit's
+
+        return [entry.dll.decode() for entry in pefile.PE(data=extension).DIRECTORY_ENTRY_IMPORT]
     from elftools.elf.elffile import ELFFile  # auditwheel's
 
     tags = ELFFile(io.BytesIO(extension)).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
@@ -253,6 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="", help="only targets of zig that contain this")
     parser.add_argument("--python", action="append", help="an interpreter whose headers are used [this one]")
+    parser.add_argument("--free-threaded", action="store_true", help="also wheels without the global lock (3.13 on)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels are written [dist]")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels", help="where they are built")
     parser.add_argument("--no-audit", action="store_true", help="leave out the checks")
@@ -269,8 +326,9 @@ def main() -> None:
     with zipfile.ZipFile(build_pure(source, build)) as pure:
         files: dict[str, Any] = {name: pure.read(name) for name in pure.namelist() if not name.endswith("/")}
     made = [assemble(files, ["py3-none-any"], None, given.out, when)]
-    for host in map(host_of, given.python or [sys.executable]):
-        for target in targets(given.target):
+    hosts = [host for path in given.python or [sys.executable] for host in hosts_of(path, given.free_threaded)]
+    for host in hosts:
+        for target in filter(host.serves, targets(given.target)):
             extension = build_extension(source, build / f"{host.tag}-{target.zig}", target, host, cache)
             made.append(assemble(files, [f"{host.tag}-{tag}" for tag in target.tags], extension, given.out, when))
     if not given.no_audit:

@@ -6,6 +6,7 @@ no mutation. `make test-all` and CI run everything.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from datetime import date
@@ -81,6 +82,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {item for cases in functions.values() for item in sample(cases, count, day, lambda i: i.nodeid, change)}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # tens of thousands of tests: the collector would visit them again and again
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -10,12 +10,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from tests.architecture import house
 from tests.programs import load_program
 
@@ -36,8 +38,13 @@ ROWS = pytest.mark.parametrize("target", wheels.targets(), ids=lambda target: ta
 def test_the_tags_are_of_the_same_system(target: Any) -> None:
     """The C library or system that zig keeps to is the oldest that the tags promise."""
     machine, system, *rest = re.split(r"[-.]", target.zig, maxsplit=2)
-    assert target.processor == {"aarch64": {"macos": "arm64"}.get(system, "aarch64")}.get(machine, machine)
-    assert all(tag.endswith(target.processor) for tag in target.tags)
+    processors = {("aarch64", "macos"): "arm64", ("aarch64", "windows"): "ARM64", ("x86_64", "windows"): "AMD64"}
+    assert target.processor == processors.get((machine, system), machine)
+    assert all(tag.endswith(target.processor.lower()) for tag in target.tags)
+    if system == "windows":
+        assert (target.system, target.tags, rest) == ("Windows", (target.soabi,), ["gnu"])
+        assert target.processor in wheels.MACHINES
+        return
     floor = re.search(r"\d+[._]\d+", target.tags[0])
     assert floor is not None
     if rest and rest[0] != "musl":
@@ -145,4 +152,70 @@ def test_a_wheel_for_glibc_has_the_tag_that_auditwheel_confirms(
 
 def test_a_part_of_a_name_chooses_targets() -> None:
     assert {target.zig for target in wheels.targets("musl")} == {"x86_64-linux-musl", "aarch64-linux-musl"}
-    assert len(wheels.targets()) == len({target.tags for target in wheels.targets()}) > 5
+    assert len(wheels.targets()) == len({target.tags for target in wheels.targets()}) > 7
+
+
+def test_a_version_without_the_global_lock_has_no_stable_abi() -> None:
+    plain, threaded = wheels.Host("python", (3, 13)), wheels.Host("python", (3, 13), lock=False)
+    assert (plain.tag, threaded.tag) == ("cp312-abi3", "cp313-cp313t")
+    windows = wheels.targets("windows")
+    assert len(windows) == 2
+    for target in wheels.targets():
+        assert plain.serves(target)
+        assert threaded.serves(target) == (target not in windows) == wheels.Host("python", (3, 11)).serves(target)
+    ours = [host.abi for host in wheels.hosts_of(sys.executable, free_threaded=True)]
+    version = f"{sys.version_info.major}{sys.version_info.minor}"
+    assert ours == [version, *([f"{version}t"] if sys.version_info >= (3, 13) else [])]
+    assert (wheels.hosts_of(sys.executable, free_threaded=False)[0].headers / "Python.h").exists()
+
+
+@pytest.mark.parametrize(
+    ("needed", "wrong"),
+    [
+        (["python3.dll", "KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"], ""),
+        (["python312.dll"], "python312.dll"),  # of one version only
+        (["libc++.dll"], "libc"),  # no part of Windows
+    ],
+    ids=["the system's", "another Python's", "the compiler's"],
+)
+def test_a_wheel_for_windows_needs_only_the_system_and_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: list[str], wrong: str
+) -> None:
+    made = tmp_path / "weighbridge-0.1.0-cp312-abi3-win_amd64.whl"
+    with zipfile.ZipFile(made, "w") as wheel:
+        wheel.writestr("weighbridge/_native.pyd", b"MZ")
+    monkeypatch.setattr(wheels, "run", lambda *_: "")
+    monkeypatch.setattr(wheels, "needed_libraries", lambda data: needed)
+    if not wrong:
+        wheels.audit([made])
+        return
+    with pytest.raises(SystemExit, match=re.escape(wrong)):
+        wheels.audit([made])
+
+
+def test_windows_has_sizes_of_its_own() -> None:
+    """What extensions read of Python's configuration: CPython's PC/pyconfig.h says the same."""
+    text = (house.ROOT / "release" / "windows" / "pyconfig.h").read_text("utf-8")
+    sizes = dict(re.findall(r"#define SIZEOF_(\w+) (\d)", text))
+    assert sizes["LONG"] == "4"
+    assert sizes["WCHAR_T"] == "2"
+    assert {sizes[name] for name in ("VOID_P", "SIZE_T", "LONG_LONG", "TIME_T")} == {"8"}
+    assert {"MS_WIN64", "Py_ENABLE_SHARED", "MS_WINDOWS"} <= {*re.findall(r"#define (\w+)", text)}
+
+
+def test_the_conda_recipe_is_that_of_the_package() -> None:
+    project = tomllib.loads((house.ROOT / "pyproject.toml").read_text("utf-8"))
+    recipe = yaml.safe_load((house.ROOT / "release" / "conda" / "recipe.yaml").read_text("utf-8"))
+    renamed = {"msgspec": "msgspec-python"}  # conda-forge has another package of that name
+
+    def spelled(requirement: str) -> str:
+        name, least = requirement.split(">=")
+        return f"{renamed.get(name, name)} >={least}"
+
+    assert recipe["context"]["version"] == project["project"]["version"]
+    assert recipe["requirements"]["run"] == ["python", *map(spelled, project["project"]["dependencies"])]
+    assert recipe["requirements"]["host"] == ["python", "pip", *map(spelled, project["build-system"]["requires"])]
+    assert recipe["about"]["license"] == project["project"]["license"]
+    assert recipe["about"]["summary"] == project["project"]["description"]
+    licences = [path for pattern in project["project"]["license-files"] for path in house.ROOT.glob(pattern)]
+    assert {*recipe["about"]["license_file"]} == {str(path.relative_to(house.ROOT)) for path in licences}

@@ -18,6 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from weighbridge.models.arch.registry import family_of_hf, projector_of_hf
+from weighbridge.models.llamacpp.batch_norms import EXTRA, starts
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "projectors"
 OUTTYPES: Final = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
@@ -609,6 +610,19 @@ CASES.update({
         {**_ocr_text(), "vision_config": _ocr_towers(224)},
         {**PREPROCESSOR, "image_seq_length": 64},
     ),
+    "deepseek-ocr2": (
+        "",
+        {
+            **_ocr_text(), "architectures": ["DeepseekOCR2ForCausalLM"],
+            "language_config": {"architectures": ["DeepseekV2ForCausalLM"]},
+            "vision_config": {
+                "model_type": "vision", "model_name": "deepencoderv2", "image_size": 96, "patch_size": 16, "layers": 4,
+                "num_attention_heads": 4, "intermediate_size": 96, "layer_norm_eps": 1e-5, "window_size": 12,
+                "width": {"qwen2-0-5b": {"dim": 64}, "sam_vit_b": _ocr_towers(56)["width"]["sam_vit_b"]},
+            },
+        },
+        {**PREPROCESSOR, "image_seq_length": 4},
+    ),
     "unlimited-ocr": (
         "",
         {
@@ -642,6 +656,79 @@ CASES.update({
         {"media_proc_cfg": {**PREPROCESSOR, "in_patch_limit": 64}},
     ),
 })  # fmt: skip
+
+
+CASES["lfm2-audio"] = (
+    "",
+    {
+        "architectures": ["Lfm2AudioForConditionalGeneration"], "codebooks": 1, "tie_audio_embeddings": False,
+        "lfm": {
+            **_TEXT, **_LFM2, "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "norm_eps": 1e-5,
+            "layer_types": ["full_attention"], "intermediate_size": 96, "max_position_embeddings": 256,
+            "rope_theta": 1e6, "conv_bias": False, "conv_L_cache": 3, "tie_word_embeddings": True,
+        },
+        "encoder": {
+            "feat_in": 128, "n_layers": 7, "d_model": 64, "n_heads": 4, "ff_expansion_factor": 2,
+            "subsampling_conv_channels": 10, "conv_kernel_size": 9, "conv_norm_type": "batch_norm",
+            "subsampling": "dw_striding", "subsampling_factor": 8, "self_attention_model": "rel_pos",
+        },
+        "depthformer": {"layers": 1, "dim": 32, "tie": True},
+    },
+    {},
+)  # fmt: skip
+
+CASES["gemma3n"] = (
+    "",
+    {
+        "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n",
+        "text_config": {
+            **recorded_config("gemma3n-seeing")["text_config"], "hidden_size": 64, "hidden_size_per_layer_input": 256,
+            "num_kv_shared_layers": 0,
+            "vocab_size": 32, "vocab_size_per_layer_input": 32,
+        },
+        "vision_config": {
+            "model_type": "gemma3n_vision", "architecture": "mobilenetv5_300m_enc", "hidden_size": 64, "vocab_size": 4,
+        },
+        "audio_config": {
+            "model_type": "gemma3n_audio", "hidden_size": 32, "conf_num_hidden_layers": 2,
+            "conf_num_attention_heads": 4,
+            "conf_conv_kernel_size": 5, "input_feat_size": 32, "sscp_conv_channel_size": [8, 4], "vocab_size": 4,
+        },
+    },
+    {**PREPROCESSOR, "size": {"height": 256, "width": 256}, "image_seq_length": 64},
+)  # fmt: skip
+CASES["meralion2"] = (
+    "",
+    {
+        "architectures": ["MERaLiON2ForConditionalGeneration"], "model_type": "meralion2", "speech_mlp_scale_factor": 5,
+        "text_config": {
+            **_GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+            "sliding_window": 64, "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 1e4,
+            "tie_word_embeddings": True,
+        },
+        "speech_config": {**_WHISPER, "model_type": "whisper", "num_hidden_layers": 3, "layer_norm_eps": 1e-6},
+    },
+    {},
+)  # fmt: skip
+CASES["deepseek-v4-vision"] = (
+    "",
+    {
+        **recorded_config("deepseek4-vision"),
+        "vocab_size": 32,
+        "vision_n_layers": 3,
+        "vision_dim": 48,
+        "vision_n_heads": 4,
+        "vision_inter_dim": 32,
+        "vision_patch_size": 14,
+        "vision_rope_theta": 10000.0,
+        "vision_downsample_ratio": 3,
+        "vision_max_n_token": 384,
+        "vision_min_pixels": 3136,
+        "vision_max_wh_ratio": 8,
+    },
+    {},
+)
 
 
 #: Values of a config that its class of transformers doesn't write, or not at this place.
@@ -784,7 +871,8 @@ def _language_model(name: str) -> dict[str, list[int]]:
     family = family_of_hf(config)
     sizes, prefix = family.sizes_from_hf(config), family.architectures[config["architectures"][0]].prefix
     places = family.expansion("hf", sizes, prefix).places.values()
-    return {place.name: [*place.shape] for place in places if place.need is None or place.need == "only head"}
+    needs = (None,) if family.effective(config).get("tie_word_embeddings") else (None, "only head")
+    return {place.name: [*place.shape] for place in places if place.need in needs}
 
 
 def _by_tables(name: str) -> dict[str, list[int]]:
@@ -793,9 +881,11 @@ def _by_tables(name: str) -> dict[str, list[int]]:
     table = projector_of_hf(config)
     assert table is not None
     prepared = CASES[name][2]
-    places = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared})).places.values()
+    expansion = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared}))
+    places = expansion.places.values()
+    norms = {f"{start}{part}": [64] for start in starts(table, expansion) for part in EXTRA}
     text = {} if name in WITHOUT_TEXT else _language_model(name)
-    return dict(sorted({**{place.name: [*place.shape] for place in places}, **text}.items()))
+    return dict(sorted({**{place.name: [*place.shape] for place in places}, **norms, **text}.items()))
 
 
 def _kimi_vl() -> dict[str, list[int]]:
@@ -840,7 +930,10 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
-    **{name: _by_tables(name) for name in ("ultravox", "step3-vl", "step3.7", "deepseek-ocr", "unlimited-ocr")},
+    **{name: _by_tables(name) for name in (
+        "gemma3n", "lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7",
+        "deepseek-ocr", "unlimited-ocr",
+    )},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
@@ -889,9 +982,12 @@ _WRONG: Final = {
 
 
 def expected(case: dict[str, Any], outtype: str) -> list[list[Any]]:
-    """The reference's tensors, under the names that llama.cpp reads."""
-    wrong = _WRONG.get(case["config"]["model_type"], ("", ""))
-    return [[name.replace(*wrong), *rest] for name, *rest in case["reference"][outtype]["tensors"]]
+    """The reference's tensors, under the names and in the shapes that llama.cpp reads."""
+    wrong = _WRONG.get(case["config"].get("model_type", ""), ("", ""))
+    return [
+        [name.replace(*wrong), kind, [1, *shape, 1, 1] if name.endswith("layer_scale.gamma") else shape, digest]
+        for name, kind, shape, digest in case["reference"][outtype]["tensors"]
+    ]
 
 
 @cache

@@ -132,7 +132,8 @@ def _silent(model_type: str) -> dict[str, Any]:
 
 def writing(config: dict[str, Any]) -> dict[str, Any]:
     """What a config says of the part that writes, where it is one of several."""
-    return dict(config.get("text_config") or config.get("llm_config") or _thinking(config) or config)
+    parts = (config.get(part) for part in ("text_config", "llm_config", "lfm"))
+    return dict(next(filter(None, parts), None) or _thinking(config) or config)
 
 
 def _thinking(config: dict[str, Any]) -> Any:

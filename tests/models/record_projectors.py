@@ -92,6 +92,8 @@ def by_reference(record: dict[str, Any]) -> dict[str, Any]:
     import torch
     from conversion import get_model_class  # type: ignore[import-not-found]
 
+    norms = gguf.TensorNameMap.block_mappings_cfg  # without these of Gemma 3n, at which it fails
+    norms[gguf.MODEL_TENSOR.A_ENC_CONV1D_NORM] += ("model.audio_tower.subsample_conv_projection.conv_{bid}.norm",)
     out: dict[str, Any] = {"files": []}
     towers = record["config"].get("vision_config", {}).get("architectures", record["config"]["architectures"])
     made = get_model_class(towers[0], mmproj=True)

@@ -210,7 +210,17 @@ def projector(name: str) -> tuple[Metadata, Tensors]:
     slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in tensors]
     if name in ("pixtral", "mistral3"):  # which the reference leaves out
         slots.append(("v.token_embd.img_break", Spec((64,), BY_NAME["F32"])))
-    return {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}, slots
+    keys = {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}
+    return of_512(keys, slots) if keys.get("clip.projector_type") == KV("str", "lfm2a") else (keys, slots)
+
+
+def of_512(keys: Metadata, slots: Tensors) -> tuple[Metadata, Tensors]:
+    """One layer of a conformer, of the only width that llama.cpp's graph has: eight times the recorded one."""
+    sizes = {64: 512, 128: 1024, 16: 128}
+    wide = [(name, Spec(tuple(sizes.get(n, n) for n in spec.shape), spec.dtype)) for name, spec in slots]
+    one = [(name, spec) for name, spec in wide if "blk." not in name or "blk.0." in name]
+    audio = {"block_count": 1, "embedding_length": 512, "feed_forward_length": 512, "projection_dim": 512}
+    return {**keys, **{f"clip.audio.{key}": KV("u32", value) for key, value in audio.items()}}, one
 
 
 def tower(keys: Metadata, slots: Tensors) -> None:
@@ -400,7 +410,9 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
         "paddleocr": "paddleocr-vl",
         "phi4": "phi4-vision",
         "youtuvl": "youtu-vl",
+        "deepseek4v": "deepseek-v4-vision",
         "deepseekocr": "deepseek-ocr",
+        "deepseekocr2": "deepseek-ocr2",
         "granite_speech": "granite-speech",
     }
     for kind, keys in rows.required_by.items():

@@ -445,7 +445,14 @@ TWINS: dict[str, Twin] = {
     "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _trunk),
 }
 
+
+def _gemma2(config: Config) -> dict[str, Any]:
+    words = ("head_dim", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+    return {**_llama(config), **{word: config[word] for word in words}}
+
+
 # What the reference is given in the place of a model that it doesn't convert.
 STAND_INS: dict[str, Twin] = {
+    "MERaLiON2ForConditionalGeneration": Twin("Gemma2Config", _gemma2, {"text_decoder.": ""}),
     "GPTJForCausalLM": Twin("PhiConfig", _gptj, _GPTJ, _halved, ("attn_q.bias", "attn_k.bias", "attn_v.bias")),
 }

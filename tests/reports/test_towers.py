@@ -14,7 +14,10 @@ from weighbridge.models.llamacpp.towers import towers_of
 from weighbridge.models.open import open_model
 
 #: Cases that llama.cpp computes otherwise, and the key of their config.
-DEVIATES = {"internvl-silu": "vision_config.hidden_size"}
+DEVIATES = {
+    "internvl-silu": "vision_config.hidden_size", "lfm2-audio": "encoder.d_model",
+    "meralion2": "speech_mlp_scale_factor",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", golden())

@@ -373,7 +373,7 @@ _BASE = {"rope.rope_theta": 5000.0}
 UNSAID: dict[str, dict[str, Any]] = {
     "smollm3": _ACT | _ROPE | {"use_sliding_window": True, "unrotated_every": 0},
     "gemma": _GELU | _ROPE | _BASE | {"attention_bias": True},
-    "gemma2": _GELU | _ROPE | _BASE | {"attention_bias": True, "full_attention_every": 3, "query_pre_attn_scalar": 16},
+    "gemma2": _GELU | _ROPE | _BASE | {"attention_bias": True, "full_attention_every": 3, "query_pre_attn_scalar": 8},
     "gemma3": _GELU
     | _ROPE
     | {"attention_bias": True, "attn_logit_softcapping": 2.0, "full_attention_every": 5, "query_pre_attn_scalar": 16},

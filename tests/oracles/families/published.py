@@ -257,6 +257,14 @@ CASES: dict[str, Case] = {
             ("model.vision_tower.", "model.multi_modal_projector."),
             unheld=_LFM_UNHELD,
         ),
+        whole(
+            "lfm2-audio",
+            "Lfm2AudioForConditionalGeneration",
+            {"model_type": "lfm2_audio", "lfm": _LFM | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"}},
+            {name: shape for name, shape in _lfm("lfm.").items() if name != "lm_head.weight"},
+            ("conformer.", "audio_adapter.", "audio_embedding.", "depthformer.", "depth_linear.", "depth_embeddings."),
+            part_type="lfm2", unheld=_LFM_UNHELD,
+        ),
         Case("lfm2-bare", "Lfm2Model", "none", _LFM, shapes=_lfm(""), head="Lfm2Model", runs=False, unheld=_LFM_UNHELD),
         Case(
             "lfm2-encoder", "Lfm2BidirectionalModel", "none", _LFM, shapes=_lfm(""), head="Lfm2BidirectionalModel",

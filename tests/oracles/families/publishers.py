@@ -365,6 +365,19 @@ CASES = table(
         spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
     ),
     Case(
+        "deepseek2-ocr2",
+        "DeepseekOCR2ForCausalLM",
+        "none",
+        _OCR | {"model_type": "deepseek_vl_v2", "language_config": {"architectures": ["DeepseekV2ForCausalLM"]}},
+        head="DeepseekOCR2ForCausalLM",  # whose GGUF is that of the first; a projector tells
+        shapes=_deepseek_shapes(keys=64) | {"model.qwen2_model.x.weight": (8,), "model.sam_model.x.weight": (8,)},
+        apart=("model.qwen2_model.", "model.sam_model."),
+        defaults=_OCR_DEFAULTS,
+        words={"n_shared_experts": 1},
+        unheld=frozenset({"topk_method", "qk_nope_head_dim", "language_config"}),
+        spreads=((("moe.gate.weight",), (0.0, 0.1)), (("norm.weight",), (0.0, 0.25))),
+    ),
+    Case(
         "unlimited-ocr",
         "UnlimitedOCRForCausalLM",
         "none",

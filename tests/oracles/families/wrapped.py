@@ -206,6 +206,32 @@ _GRANITES = (
     ),
 )
 
+_MERALION = (
+    whole(
+        "meralion2",
+        "MERaLiON2ForConditionalGeneration",
+        {
+            "model_type": "meralion2", "speech_mlp_scale_factor": 15,
+            "text_config": {key: value for key, value in _TEXT.items() if key != "hidden_act"} | {
+                "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "head_dim": 16, "rms_norm_eps": 1e-5,
+                "query_pre_attn_scalar": 16, "sliding_window": 64, "attn_logit_softcapping": 50.0,
+                "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 1e4,
+                "tie_word_embeddings": True,
+            },
+        },
+        {
+            **{name: shape for name, shape in decoder(front="text_decoder.model.").items() if name != "lm_head.weight"},
+            **{
+                f"text_decoder.model.layers.{i}.{side}_feedforward_layernorm.weight": (64,)
+                for i in (0, 1) for side in ("pre", "post")
+            },
+        },
+        ("speech_encoder.", "ln_speech.", "speech_audio_adapter."),
+        beyond=("speech_encoder.x.weight", "ln_speech.x.weight", "speech_audio_adapter.x.weight"),
+        twin=True, taken="gemma2",
+    ),
+)  # fmt: skip
+
 _QWENS = (
     whole(
         "qwen2-audio",
@@ -519,7 +545,7 @@ _HUNYUANS = (
     ),
 )
 
-CASES = table(*_LLAMAS, *_GRANITES, *_QWENS, *_HUNYUANS, *_BARE)
+CASES = table(*_LLAMAS, *_GRANITES, *_MERALION, *_QWENS, *_HUNYUANS, *_BARE)
 
 _SCALED = {"hidden_act": "relu", "rope.rope_type": "dynamic"}
 UNSAID: dict[str, dict[str, Any]] = {

@@ -31,6 +31,7 @@ class ProjectorTable(Struct, frozen=True, forbid_unknown_fields=True):
     required_by: Mapping[str, list[str]]
     channels: list[str]
     activations: list[str]
+    deaf: list[str]
 
 
 @cache
@@ -41,8 +42,10 @@ def table() -> ProjectorTable:
 
 
 def modalities(model: Candidate) -> list[str]:
-    """The modalities that a projector's file has: vision, audio, gen.audio."""
-    return [name for name, flag in table().modality.items() if model.get(flag) is True]
+    """The modalities that llama.cpp loads of a projector's file: vision, audio, gen.audio."""
+    named = [name for name, flag in table().modality.items() if model.get(flag) is True]
+    deaf = "vision" in named and type_of(model, "vision") in table().deaf
+    return [name for name in named if not (deaf and name == "audio")]
 
 
 def type_of(model: Candidate, modality: str) -> Any:

@@ -49,12 +49,11 @@ def towers_of(model: OpenModel) -> Towers:
     only the language model, MappingError for a tensor that neither has."""
     from weighbridge.models.llamacpp import batch_norms
 
-    listed = model.config.get("architectures") or [model.config.get("model_type")]
+    listed = model.config.get("architectures")
+    class_ = listed[0] if isinstance(listed, list) and listed else model.config.get("model_type")
     if (family := projector_of_hf(model.config)) is None:
         classes = sorted(name for table in projectors().values() for name in table.architectures)
-        what = (
-            f"no projector's table has the class {listed[0]}" if listed[0] else "no config.json names the model's class"
-        )
+        what = f"no projector's table has the class {class_}" if class_ else "no config.json names the model's class"
         raise UnsupportedError(what, hint=f"known: {', '.join(classes)}")
     config = {**model.config, PREPROCESSOR: preprocessor(model)}
     sizes = family.sizes_from_hf(config)

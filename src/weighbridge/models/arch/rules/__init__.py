@@ -27,7 +27,7 @@ Rule = Callable[[Config], dict[str, Any]]
 OF_FAMILIES: Final = (
     "deci", "deepseek4", "falcon", "gemma3n", "gemma4", "glmmoedsa", "granite_swa", "laguna", "lfm2", "minimax_m3",
     "openelm", "plamo2", "plamo3",
-    "projectors.deepseekocr", "projectors.gemma3", "projectors.gemma4", "projectors.granite_speech",
+    "projectors.conformer", "projectors.deepseekocr", "projectors.gemma3", "projectors.gemma4",
     "projectors.internvl", "projectors.janus_pro", "projectors.kimik25", "projectors.llama4",
     "projectors.minicpmv4_6", "projectors.paddleocr", "projectors.phi4", "projectors.qwen25vl",
     "projectors.qwen3vl",

@@ -218,7 +218,7 @@ def _with_layer(table: Document, layer: Document, library: TableLibrary) -> dict
     inherited = table.get("role", {})
     begun = {n: role if n in inherited else _begin_role(n, role, library.roles) for n, role in roles.items()}
     out = overlaid(table, {**layer, "role": begun})
-    return {**out, "role": _ordered(dict(_with_biases(out["role"])))}
+    return {**out, "role": _ordered(dict(_with_limits(dict(_with_biases(out["role"])))))}
 
 
 def _begin_role(name: str, row: Any, known: Mapping[str, Document]) -> Any:
@@ -245,6 +245,21 @@ def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         shape = str(role.get("shape", "")).partition(",")[0]
         bias = {"kind": "bias", "shape": shape, "names": names, "after": name, **kept}
         yield f"{name}_bias", bias if group is True else {**bias, "group": group}
+
+
+#: Ends of the names of a matrix's limits: of roles, and of tensors.
+_LIMITS: Final = {"in_min": "input_min", "in_max": "input_max", "out_min": "output_min", "out_max": "output_max"}
+
+
+def _with_limits(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The roles, and after each one with `clips` the limits of its inputs and outputs: scalars."""
+    for name, role in roles.items():
+        group = role.get("clips") if isinstance(role, dict) else None
+        yield name, {key: value for key, value in role.items() if key != "clips"} if group else role
+        for part, end in _LIMITS.items() if group else ():
+            starts = {d: text.removesuffix("weight").removesuffix("linear.") for d, text in role["names"].items()}
+            names = {d: f"{start}{end}" for d, start in starts.items()}
+            yield f"{name}_{part}", {"kind": "bias", "shape": "1", "shapes": {"hf": ""}, "names": names, "group": group}
 
 
 def _ordered(roles: Mapping[str, Any]) -> dict[str, Any]:

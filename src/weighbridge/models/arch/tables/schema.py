@@ -139,6 +139,9 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     names: Annotated[dict[str, str], _doc("name in each dialect; `''`: not in this dialect, though in its base")] = {}
     layout: Annotated[dict[str, str], _doc("layout change from the role's own layout to a dialect's")] = {}
     bias: Annotated[bool | str, _doc("adds a role NAME_bias, in this group if it is a text")] = False
+    clips: Annotated[
+        str, _doc("adds the scalars NAME_in_min, NAME_in_max, NAME_out_min and NAME_out_max, in this group")
+    ] = ""
     after: Annotated[str | None, _doc("role that it follows in the order of tensors; default: the last one")] = None
     when: Annotated[str | None, _doc("condition on the sizes that are known: `E`, `not E`")] = None
     layers: Annotated[str | None, _doc("set of layers that have it, or `layers[K:]` of sizes")] = None

@@ -218,7 +218,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         named = (_template_in(d, role, table.fuse.get(d, {})) for d in chain)
         template = next((t for t in named if t is not None), None)
         if template and template.name:  # "": not in this dialect
-            key = f"{template.name} {role.when or ''}{role.layers if role.layers in table.layers else ''}"
+            key = f"{template.name} {role.when or ''}{role.layers or ''}"
             starts = (start for start in entry.mtp_prefixes if template.name.startswith(start))
             start = next(starts, None)
             mtp_name = "" if start is None else entry.mtp_prefixes[start] + template.name.removeprefix(start)
