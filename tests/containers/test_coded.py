@@ -244,7 +244,7 @@ def test_threads_are_decoded_alike_without_the_extension(folder: Path) -> None:
             assert isinstance(source, Dfloat11Source)
             codes = source.parts["encoded_exponent"]
             count = -(-codes.size // 8)
-            starts = 64 * np.arange(count) + source._gaps(0, count)
+            starts = 64 * np.arange(count) + source.gaps_of(0, count)
             data = codes.read(0, codes.size)
             ways = [f(data, starts, source._lookup) for f in (dfloat11.decode_threads, dfloat11.step_threads)]
             assert all(np.array_equal(a, b) for a, b in zip(*ways, strict=True))

@@ -65,7 +65,7 @@ def open_orbax(place: Place, sources: Sequence[Source]) -> JoinedModel:
         name: Chunked(array.spec, tuple(box for _, box in layouts[name]), partial(_find, array, pieces, firsts[name]))
         for name, array in arrays.items()
     }
-    entries = tuple(_entry(name, chunked, len(sources)) for name, chunked in tensors.items())
+    entries = tuple(entry_of(name, chunked, len(sources)) for name, chunked in tensors.items())
     index = Index(ORBAX_FORMAT, (*sources, pieces), entries, {}, (0,) * (len(sources) + 1))
     return JoinedModel(index, JoinedTensors(tensors, Chunked.node))
 
@@ -104,7 +104,7 @@ def pieces_of(
     return out
 
 
-def _entry(name: str, chunked: Chunked, file: int) -> Entry:
+def entry_of(name: str, chunked: Chunked, file: int) -> Entry:
     offset = chunked.find(0).offset if chunked.boxes else 0
     return Entry(name, chunked.spec.dtype, chunked.spec.shape, offset, chunked.spec.nbytes, file)
 

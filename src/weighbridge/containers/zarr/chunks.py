@@ -91,10 +91,10 @@ class DecodedPieces(DecodedSource[StoredPiece]):
             if inline is not None
             else self._file(piece.value.file).window(piece.value.offset, piece.value.length)
         )
-        return _in_shard(value, piece) if piece.sharded else value
+        return in_shard(value, piece) if piece.sharded else value
 
 
-def _in_shard(value: Source, piece: StoredPiece) -> Source:
+def in_shard(value: Source, piece: StoredPiece) -> Source:
     """The bytes of a piece in a shard. Raises FormatError if the shard's index is wrong."""
     size = _PLACE.size * piece.among
     if value.size < size + 4:

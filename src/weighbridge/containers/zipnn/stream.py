@@ -226,12 +226,12 @@ def read_tables(source: Source, stream: ZipnnStream) -> list[tuple[_Plane, ...]]
         sizes = (stream.plane_size(chunk, plane) for chunk in range(count))
         columns.append([_Plane(first + a, b - a, m, n) for (a, b), m, n in zip(spans, methods, sizes, strict=True)])
         first += bounds[-1]
-    if first != stream.at + stream.packed or not all(_fits(plane) for column in columns for plane in column):
+    if first != stream.at + stream.packed or not all(plane_fits(plane) for column in columns for plane in column):
         raise _wrong(source, stream.tables, "its tables are wrong")
     return [*zip(*columns, strict=True)]
 
 
-def _fits(plane: _Plane) -> bool:
+def plane_fits(plane: _Plane) -> bool:
     if plane.method == _STORED:
         return plane.packed == plane.size
     return plane.method == _HUFFMAN and 1 <= plane.packed < plane.size <= _LARGEST_PLANE

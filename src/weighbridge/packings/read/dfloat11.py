@@ -123,7 +123,7 @@ class Dfloat11Source(DecodedSource[ThreadBlocks]):
         begin, end = chunk.first * size, min(chunk.last * size, self.parts["encoded_exponent"].size)
         data = codes.read(begin, min(end + THREAD, codes.size) - begin)
         threads = -(-(end - begin) // THREAD)
-        starts = THREAD * 8 * np.arange(threads) + self._gaps(chunk.first * self.threads, threads)
+        starts = THREAD * 8 * np.arange(threads) + self.gaps_of(chunk.first * self.threads, threads)
         exponents, counts, ends = decode_threads(data, starts, self._lookup)
         total, sums = chunk.size // 2, np.cumsum(counts)
         bounds = np.minimum(np.arange(1, chunk.last - chunk.first + 1) * self.threads, threads) - 1
@@ -135,7 +135,7 @@ class Dfloat11Source(DecodedSource[ThreadBlocks]):
             raise self.wrong("encoded_exponent", f"the codes of weights from {chunk.start // 2} on are damaged")
         return exponents[:total]
 
-    def _gaps(self, first: int, count: int) -> _Ints:
+    def gaps_of(self, first: int, count: int) -> _Ints:
         """Where the codes of threads begin in their bytes."""
         at, end = _GAP * first, _GAP * (first + count)
         data = np.frombuffer(self.parts["gaps"].read(at // 8, -(-end // 8) - at // 8), np.uint8)
