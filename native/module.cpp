@@ -1,6 +1,7 @@
 // The Python module weighbridge._native: names, docstrings and conversions. calls.cpp checks and runs. Functions only, no
 // classes, and no state but the level.
 #include "archive.hpp"
+#include "coded.hpp"
 #include "calls.hpp"
 #include "dispatch.hpp"
 #include "headers.hpp"
@@ -267,6 +268,10 @@ NB_MODULE(_native, m) {
         "A chunk of a packed file; its size in `out`, which has room for 64 bytes more than the chunk.");
   m.def("unpack_chunk", archive::unpack, "src"_a, "base"_a, "out"_a, Unlocked(),
         "Fill `out` with a chunk of a packed file. `base`: as many bytes, for a delta; else empty.");
+  m.def("join_planes", coded::join_planes, "count"_a, "sign"_a, "planes"_a, "out"_a, Unlocked(),
+        "Fill `out` with the bytes of ZipNN's planes. `sign`: bits of floats whose sign comes after the exponent, or 0.");
+  m.def("decode_threads", coded::decode_threads, "codes"_a, "starts"_a, "exponents"_a, "bits"_a, "tables"_a, "lengths"_a,
+        "out"_a, "counts"_a, "ends"_a, Unlocked(), "The exponents of DFloat11's threads; how many there are.");
   m.def("skip_strings", skip_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a, Unlocked(),
         "Step over GGUF strings: (position, how many were whole).");
   m.def("string_offsets", string_offsets, "buffer"_a, "at"_a, "width"_a, "big_endian"_a, "out"_a, Unlocked(),

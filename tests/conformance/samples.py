@@ -200,6 +200,7 @@ def packed() -> list[bytes]:
 
 READ_ONLY: Mapping[str, Callable[[], list[bytes]]] = {
     "wbpack": packed,
+    "zipnn": recorded("plain.bfloat16.safetensors.znn", "plain.float32.streams.safetensors.znn", archive="coded.zip"),
     "gguf": lambda: [gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (2, 4))}, version=2)],
     "torch-zip": lambda: [torch_zip(), torch_zip(zipfile.ZIP_DEFLATED)],
     "torch-legacy": lambda: [torch_legacy()],

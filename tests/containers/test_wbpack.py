@@ -314,7 +314,7 @@ def test_a_file_without_an_index_is_refused() -> None:
 
 
 def test_a_packed_file_inside_another_is_refused() -> None:
-    with pytest.raises(FormatError, match="packed again"):
+    with pytest.raises(FormatError, match="inside another"):
         parse(BytesSource(made.packed_file([Part("a", SMALL)])))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.conformance.samples import samples
+from tests.containers.framework_files import GOLDEN
 from tests.llama import CONFIG, llama_tensors, make_folder
 from tests.remote.servers import FileServer
 
@@ -128,6 +130,20 @@ def test_other_weights_get_a_suffix_and_lose_it_again(tmp_path: Path) -> None:
         assert model.format == "gguf"
     wb.unpack(tmp_path / "p", tmp_path / "back")
     assert tree(tmp_path / "back") == tree(tmp_path / "m")
+
+
+def test_the_data_file_that_a_header_names_is_packed(tmp_path: Path) -> None:
+    with zipfile.ZipFile(GOLDEN) as archive:
+        files = {name: archive.read(name) for name in ("e.onnx", "e.bin")}
+    (tmp_path / "m").mkdir()
+    for name, data in files.items():
+        (tmp_path / "m" / name).write_bytes(data)
+    report = wb.pack(tmp_path / "m", tmp_path / "p")
+    assert {file.name: bool(file.tensors) for file in report.files} == {"e.bin": True, "e.onnx.safetensors": True}
+    assert wb.diff(tmp_path / "m", tmp_path / "p").same
+    assert wb.verify(tmp_path / "p", values=True).ok
+    wb.unpack(tmp_path / "p", tmp_path / "back")
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in files} == files
 
 
 @pytest.mark.parametrize("kind", ["gguf", "torch"])

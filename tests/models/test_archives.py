@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from tests.conformance.samples import samples
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.containers import BUILT_IN
+from weighbridge.containers.archive import seekable as decoder
 from weighbridge.containers.archive import spool, wrapped
+from weighbridge.io.decompress import decompressed
 from weighbridge.io.location import WrappedPath, open_source
-from weighbridge.io.source import Window
+from weighbridge.io.source import BytesSource, Window
 from weighbridge.models import archives
 from weighbridge.models.archives import resolve
 
@@ -74,6 +77,16 @@ def deflated(files: dict[str, bytes]) -> bytes:
     return zipped(files, zipfile.ZIP_DEFLATED)
 
 
+def seekable(data: bytes, size: int = 999, flags: int = 0, magic: int = 0x8F92EAB1) -> bytes:
+    """Frames of `size` bytes with a table of them."""
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    frames = [zstd(part) for part in parts]
+    extra = bytes(4) if flags & 128 else b""
+    rows = b"".join(struct.pack("<II", len(f), len(p)) + extra for f, p in zip(frames, parts, strict=True))
+    table = rows + struct.pack("<IBI", len(frames), flags, magic)
+    return b"".join(frames) + struct.pack("<II", 0x184D2A5E, len(table)) + table
+
+
 def zstd(data: bytes) -> bytes:
     packed: bytes = pytest.importorskip("backports.zstd").compress(data)
     return packed
@@ -116,6 +129,8 @@ WRAPPED: dict[str, tuple[dict[str, bytes], Callable[[dict[str, bytes]], bytes]]]
     "folder.tar.gz": (FOLDER, lambda f: tarred(f, "w:gz")),
     "folder.tgz": (FOLDER, lambda f: tarred(f, "w:gz")),
     "folder.tar.xz": (FOLDER, lambda f: tarred(f, "w:xz")),
+    "seekable.safetensors.zst": (FILE, lambda f: seekable(only(f))),
+    "seekable.tar.zst": (FOLDER, lambda f: seekable(tarred(f), flags=128)),
     "folder.tar.zst": (FOLDER, lambda f: zstd(tarred(f))),
     "folder.7z": (FOLDER, seven_zipped),
     "nested.zip": (FOLDER, lambda f: zipped({"README.md": b"hi", "model.tar.gz": tarred(f, "w:gz")})),
@@ -322,3 +337,41 @@ def test_the_scan_sees_a_pickle_in_every_wrapper(wrap: Callable[[bytes], bytes],
     path = tmp_path / "m"
     path.write_bytes(wrap(b"cos\nsystem\n(S'id'\ntR."))
     assert wb.scan(path).verdict == "dangerous"
+
+
+# ---- seekable zstd ----
+
+
+def test_only_the_frames_that_are_read_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(i % 251 for i in range(50_000))
+    packed = BytesSource(seekable(data, 1000), "a.zst")
+    source = wrapped.WRAPPERS["zstd"](packed).files["a"].open()
+    calls: list[int] = []
+
+    def counted(codec: str, data: bytes, most: int) -> bytes:
+        calls.append(1)
+        return decompressed(codec, data, most)
+
+    monkeypatch.setattr(decoder, "decompressed", counted)
+    assert source.read(20_500, 700) == data[20_500:21_200]
+    assert len(calls) == 2
+    assert source.read(0, source.size) == data
+
+
+def test_a_table_that_does_not_fit_is_ignored() -> None:
+    """The stream is decoded as a whole then, and its damage found."""
+    data = bytes(5000)
+    for packed in (seekable(data, magic=1), seekable(data, flags=4), b"x" + seekable(data), seekable(data)[:5], b""):
+        assert decoder.frames_of(BytesSource(packed)) == []
+    good = seekable(data)
+    table = struct.pack("<II", 0x184D2A5E, len(good))
+    assert decoder.frames_of(BytesSource(good.replace(good[-17:-9], table))) == []
+    frames = decoder.frames_of(BytesSource(good))
+    assert [frame.size for frame in frames] == [999] * 5 + [5]
+
+
+def test_a_damaged_frame_is_named() -> None:
+    good = seekable(bytes(range(256)) * 20)
+    source = wrapped.WRAPPERS["zstd"](BytesSource(good[:4] + b"????" + good[8:], "a.zst")).files["a"].open()
+    with pytest.raises(FormatError, match="a frame can't be decoded"):
+        source.read(0, source.size)

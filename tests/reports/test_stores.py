@@ -11,6 +11,7 @@ import shutil
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.remote.test_stores_of_others import store
@@ -184,6 +185,16 @@ def test_one_model_in_several_forms(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert forms.same == (("a", "b"),)
     assert main(["du", str(models)]) == 0
     assert "the same tensors: a, b" in capsys.readouterr().out
+
+
+def test_values_that_are_stored_wider_than_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = np.random.default_rng(0).standard_normal((600, 512)).astype("f4")
+    for name, array in {"wide": values.astype("f2").astype("f4"), "full": values}.items():
+        wb.save({"w": array}, tmp_path / name / "model.safetensors", parents=True)
+    (wider,) = usage([tmp_path]).wider
+    assert (wider.name, wider.spare) == ("wide", values.nbytes // 2)
+    assert main(["du", str(tmp_path)]) == 0
+    assert "wider than their values, by samples: 614.4 kB less" in capsys.readouterr().out
 
 
 def test_files_of_one_size_and_other_bytes_are_no_duplicates(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.containers import dcp_cases, dcp_files
 from tests.containers._gguf_models import model as llama
+from tests.containers.framework_files import GOLDEN
 from tests.examples import examples
 from tests.reports import bad_packings
 from tests.reports import makers as m
@@ -726,6 +727,19 @@ def a_nan_in_a_block_scale(folder: Path) -> Path:
     blocks = b"\x00\x7e" + bytes([7] * 32) + b"\x00\x3c" + bytes([7] * 32)
     (folder / "n.gguf").write_bytes(m.gguf(KEYS, {"w": ("Q8_0", (2, 32), blocks)}))
     return folder / "n.gguf"
+
+
+@case("values/code", "safetensors/zipnn", "values/all-zero", words="isn't that of its tensor")
+def damaged_code(folder: Path) -> Path:
+    """A plane, and the shape in a stream's header."""
+    with zipfile.ZipFile(GOLDEN.with_name("coded.zip")) as archive:
+        data = archive.read("plain.znn.safetensors")
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    start = 8 + int.from_bytes(data[:8], "little")
+    first, last = header["odd"]["data_offsets"][0] + start, header["bf16"]["data_offsets"][1] + start
+    data = data[: first + 34] + b"\1" + data[first + 35 :]
+    (folder / "n.safetensors").write_bytes(data[: last - 99] + bytes(99) + data[last:])
+    return folder / "n.safetensors"
 
 
 @case("values/inf")

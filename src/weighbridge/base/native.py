@@ -73,6 +73,32 @@ def plain_pickle_end(data: Buffer, names: Buffer) -> tuple[int, list[tuple[str, 
     return native.plain_pickle_end(data, names) if native is not None else (0, [])
 
 
+# The bits of 4 bytes of floats that are a sign, and an exponent.
+_SIGNS: Final = MappingProxyType({16: (0x80008000, 0x7F807F80), 32: (0x80000000, 0x7F800000)})
+
+
+def join_planes(count: int, sign: int, planes: bytes, out: memoryview) -> None:
+    """Fills `out` with bytes of `count` planes, which follow each other: byte p, p + count ... from plane p. `sign`: 16
+    or 32, the bits of floats whose sign comes after the exponent in whole 4 bytes; 0 for other values."""
+    if hasattr(native, "join_planes"):
+        native.join_planes(count, sign, planes, out)
+        return
+    joined, at = bytearray(len(planes)), 0
+    for plane in range(count):
+        size = (len(planes) - plane + count - 1) // count
+        joined[plane::count] = planes[at : at + size]
+        at += size
+    whole = len(planes) // 4 * 4
+    if sign and whole:  # as one long number: nothing else is as fast without numpy
+        value = int.from_bytes(memoryview(joined)[:whole], "little")
+        sign_bits, exponent_bits = (
+            int.from_bytes(m.to_bytes(4, "little") * (whole // 4), "little") for m in _SIGNS[sign]
+        )
+        rest = value & ~(sign_bits | exponent_bits)
+        joined[:whole] = (value << 8 & sign_bits | value >> 1 & exponent_bits | rest).to_bytes(whole, "little")
+    out[:] = joined
+
+
 def plain_safetensors(
     json: Buffer, types: Buffer, start: int, size: int, dtypes: tuple[Any, ...], entry: Callable[..., Value]
 ) -> tuple[dict[str, Value], dict[str, str]] | None:

@@ -17,7 +17,7 @@ from weighbridge.containers.formats import READ, RECOGNISED
 
 __all__ = [
     "BUILT_IN", "MISNAMED_UNLESS", "PICKLED", "Format", "by_magic", "by_suffix", "by_target", "every", "find",
-    "folder_suffixes", "model_suffixes", "plugged", "reader", "target_of", "titled", "writable",
+    "folder_suffixes", "model_suffixes", "own_target", "plugged", "reader", "target_of", "titled", "writable",
 ]  # fmt: skip
 
 #: Name -> format, in the order of the tables.
@@ -80,6 +80,12 @@ def reader(name: str) -> Format:
         readable = ", ".join(f.name for f in every() if f.readable)
         raise UnsupportedError(f"no reader for {name}", hint=f"formats that can be read: {readable}")
     return format
+
+
+def own_target(name: str) -> str:
+    """The target closest to a format. UnsupportedError for an unknown one."""
+    format = find(name)
+    return format.own_target if format is not None else reader(name).own_target
 
 
 def by_magic(head: bytes) -> Format | None:

@@ -17,6 +17,19 @@ LOGITS_MAGIC: Final = b"_logits_"
 #: Packed files: Safetensors files whose metadata begins with this key.
 PACKED, PACKED_KEY = "wbpack", "wbpack"
 PACKED_SIGN: Final = b'{"__metadata__":{"wbpack":"'
+#: ZipNN's files; the key of Safetensors' metadata that lists the tensors it encoded; the formats that hold one file.
+ZIPNN: Final = "zipnn"
+ZIPNN_KEY: Final = "znn_compressed_vectors"
+ENCLOSING: Final = frozenset({PACKED, ZIPNN})
+#: How the name of the first tensor of a block of DFloat11 ends.
+DFLOAT11: Final = ".encoded_exponent"
+#: The format of Orbax's checkpoints, which are folders.
+ORBAX_FORMAT: Final = "orbax"
+#: The description of a tree of its arrays; the items of a step that are a model, the likeliest first.
+ORBAX: Final = "_METADATA"
+ORBAX_ITEMS: Final = ("default", "params", "model", "state", "items", "train_state")
+#: The first bytes of the records of its database.
+OCDBT_MANIFEST, OCDBT_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
@@ -47,6 +60,7 @@ _GGML: Final = (_recogniser("ggml.recognise:recognise", Rank.FIRST),)
 _ZIP: Final = (_recogniser("sniff.archive:zip_members", Rank.MEMBERS),)
 _HDF5: Final = (_recogniser("sniff.detect:hdf5", Rank.MAGIC),)
 _PACKED: Final = (_recogniser("wbpack.container:recognise", Rank.MAGIC),)
+_ZIPNN: Final = (_recogniser("zipnn.container:recognise", Rank.MAGIC),)
 _COMPRESSED: Final = (_recogniser("sniff.detect:compressed", Rank.MAGIC),)
 _SAFETENSORS: Final = (_recogniser("sniff.detect:safetensors", Rank.HEADER),)
 _PROGRAM: Final = (_recogniser("sniff.archive:executable", Rank.PROGRAM),)
@@ -70,6 +84,10 @@ READ: Final = (
     Format(PACKED, "packed file (wb pack)", (), (".safetensors",), (Magic(8, PACKED_SIGN, "header of a packed file"),),
            module="weighbridge.containers.wbpack.container", rewritten_as="safetensors", recognisers=_PACKED,
            advice="every command reads it like the original; wb unpack FILE DST restores that"),
+    Format(ZIPNN, "ZipNN file", (".znn",), (), (Magic(0, b"ZN\0", "ZN and a version (ZipNN)"),),
+           module="weighbridge.containers.zipnn.container", rewritten_as="safetensors", in_folders=True,
+           recognisers=_ZIPNN,
+           advice="every command reads it like the original; wb convert FILE new.safetensors decodes it"),
     Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
            target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
            dense_end=True, recognisers=_SAFETENSORS),
@@ -152,6 +170,9 @@ POINTERS: Final = frozenset(row.name for row in _POINTER_FORMATS)
 RECOGNISED: Final = (
     Format(DISTRIBUTED_DATA, "data of a PyTorch distributed checkpoint", (".distcp",),
            advice="name its folder, which has a file .metadata", recognisers=_ZIP),
+    Format(ORBAX_FORMAT, "Orbax checkpoint", (), (), (Magic(0, OCDBT_MANIFEST, "the manifest of an OCDBT database"),
+                                                      Magic(0, OCDBT_NODE, "a node of an OCDBT database")),
+           rewritten_as="safetensors", advice="name its folder, which has a file _METADATA"),
     Format("torchserve", "TorchServe archive", recognisers=_ZIP),
     Format("llama-logits", "log-probabilities of llama-perplexity", (".kld",), (".bin",),
            (Magic(0, LOGITS_MAGIC, "_logits_"),), advice="wb quality FILE MODEL compares a model's with them"),

@@ -13,6 +13,7 @@ import lzma
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -66,6 +67,7 @@ class _Library:
         return piece
 
 
+@cache
 def _import(codec: str, *modules: str) -> Any:
     """Imports the first of `modules` that is installed. Raises UnsupportedError if none is."""
     for module in modules:
@@ -123,6 +125,35 @@ CODECS: Final[Mapping[str, StreamCodec]] = MappingProxyType(
 )
 #: Codecs whose streams begin with a magic. The others begin with bytes that many other files begin with too.
 WITH_MAGIC: Final = frozenset({"gzip", "bz2", "xz", "zstd", "lz4"})
+
+
+def decompressed(codec: str, data: bytes, most: int) -> bytes:
+    """The bytes of one compressed stream. Raises ValueError if it is damaged, or has more than `most` bytes,
+    UnsupportedError if the codec's package is missing."""
+    decoder = CODECS[codec].decoder()
+    try:
+        out: bytes = decoder.decompress(data, most + 1)
+    except BROKEN as error:
+        raise ValueError(str(error)) from None
+    if len(out) > most or not decoder.eof or decoder.unused_data:
+        raise ValueError(f"it isn't one stream of at most {most:,} bytes")
+    return out
+
+
+_LITERALS: Final = 18  # bits of a size in the header of a zstd block's literals
+
+
+def huffman_block(data: bytes, size: int) -> bytes:
+    """The `size` bytes of a block of FiniteStateEntropy's Huff0. It is decoded as the literals of a zstd block, which
+    have the same form (RFC 8878, 3.1.1.3.1 and 4.2), so both sizes are below 128 KiB. Raises ValueError if it is
+    damaged, UnsupportedError if zstd isn't installed."""
+    literals = (0b1110 | size << 4 | len(data) << (4 + _LITERALS)).to_bytes(5, "little") + data + b"\0"
+    head = b"\x28\xb5\x2f\xfd\x80\x38" + size.to_bytes(4, "little") + (0b101 | len(literals) << 3).to_bytes(3, "little")
+    decoder = _zstd()
+    out: bytes = decoder.decompress(head + literals, size + 1)
+    if len(out) != size or not decoder.eof:
+        raise ValueError("the data has another size")
+    return out
 
 
 def codec_of(head: bytes) -> str | None:

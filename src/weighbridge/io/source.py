@@ -11,10 +11,10 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -32,6 +32,10 @@ class Source(Closing, ABC):
     sequential: bool = False
     #: True if each read may be a round trip, so reads should be announced (`advise`).
     remote: bool = False
+    #: The program whose code of the bytes is decoded while they are read; "" if the file has them as they are.
+    coder: str = ""
+    #: True if it is a part of the file before it in an index.
+    is_part: bool = False
 
     @property
     def fetched(self) -> int:
@@ -137,6 +141,66 @@ class Window(Source):
 
     def expect_header(self, end: int) -> None:
         self.parent.expect_header(self.offset + end)
+
+
+class DecodedChunk(Protocol):
+    """Bytes [start, start + size) of a source that are decoded together."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+AnyChunk = TypeVar("AnyChunk", bound=DecodedChunk)
+_KEPT: Final = 16 << 20  # bytes of decoded chunks of a source: readers of slabs meet each chunk twice at most
+
+
+class DecodedSource(Source, Generic[AnyChunk]):
+    """Bytes that are decoded chunk by chunk, at any place. A few MiB of decoded chunks are kept."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.size = name, size
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, memoryview] = OrderedDict()
+        self._kept_bytes = 0
+
+    @abstractmethod
+    def chunks(self, start: int, end: int) -> Iterator[AnyChunk]:
+        """The chunks with the bytes [start, end), in their order."""
+
+    @abstractmethod
+    def decode(self, chunk: AnyChunk, out: memoryview) -> None:
+        """Fills `out` with a chunk. Raises FormatError if it is damaged."""
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        end = offset + len(out)
+        for chunk in self.chunks(offset, end):
+            low, high = max(offset, chunk.start), min(end, chunk.start + chunk.size)
+            target = out[low - offset : high - offset]
+            with self._lock:
+                data = self._kept.get(chunk.number)
+            if data is None and len(target) == chunk.size:
+                self.decode(chunk, target)
+                continue
+            if data is None:
+                data = memoryview(bytearray(chunk.size))
+                self.decode(chunk, data)
+                self._keep(chunk.number, data)
+            target[:] = data[low - chunk.start : high - chunk.start]
+        return len(out)
+
+    def _keep(self, number: int, data: memoryview) -> None:
+        with self._lock:
+            if number not in self._kept:
+                self._kept_bytes += len(data)
+            self._kept[number] = data
+            while self._kept_bytes > _KEPT and len(self._kept) > 1:
+                self._kept_bytes -= len(self._kept.popitem(last=False)[1])
 
 
 class FileSource(Source):

@@ -50,11 +50,9 @@ class Packaging(NamedTuple):
 
 def packaging(model: OpenModel) -> Packaging | None:
     """Returns how a model's files are packaged; None if other programs can read them."""
-    from weighbridge.containers.wbpack.source import OriginalSource  # late: few files are packed
-
     path = shlex.quote(str(model.place.path))
-    if any(isinstance(file, OriginalSource) for file in model.index.files):
-        return Packaging("files of wb pack", f"wb unpack {path} DST")
+    if coder := next((file.coder for file in model.index.files if file.coder), ""):
+        return Packaging(f"files of {coder}", f"wb {'unpack' if coder == 'wb pack' else 'convert'} {path} DST")
     if isinstance(model.place.path, WrappedPath):
         return Packaging("files inside an archive", f"wb convert {path} DST, or unpack the archive")
     return None

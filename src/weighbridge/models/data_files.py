@@ -8,6 +8,7 @@ from pathlib import Path
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Index
 from weighbridge.containers.data_files import DataFile
+from weighbridge.containers.formats import PACKED_SIGN
 from weighbridge.io.filesystem import check_link
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import Source
@@ -43,7 +44,7 @@ def _open(file: DataFile, folder: Path) -> Source:
         path = path / part
         check_link(path, folder)
     try:
-        source = open_source(path)
+        source = _original(open_source(path))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise FormatError(
             "the file with the data is missing", path=str(path), hint="put it next to the file that names it"
@@ -55,3 +56,12 @@ def _open(file: DataFile, folder: Path) -> Source:
             found=source.size, hint="download or copy it again",
         )  # fmt: skip
     return source
+
+
+def _original(source: Source) -> Source:
+    """The original of a packed data file; any other file itself."""
+    if source.head(8 + len(PACKED_SIGN))[8:] != PACKED_SIGN:
+        return source
+    from weighbridge.containers.wbpack.container import original  # late: few files are packed
+
+    return original(source)

@@ -9,6 +9,7 @@ checkpoint/                       .metadata of torch.distributed.checkpoint, and
 engine/                           config.json and rank0.safetensors ... of TensorRT-LLM
 global_step100/                   the files of all processes of DeepSpeed
 iter_0000100/                     the files of all ranks of Megatron-LM
+100/default/                      _METADATA, and the database or the arrays of Orbax
 run/                              the newest complete step of a training run (`models/runs.py`)
 anything.safetensors              only that file
 anything.zip, .tar.gz, .gz ...    the file or folder in it (`models/archives.py`)
@@ -32,6 +33,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
+from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_link
 from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
@@ -329,14 +331,18 @@ def _locate_in_folder(folder: Path) -> Place:
 
 
 def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
-    """Finds the files of Core ML, TensorFlow, NeMo or Megatron-LM in a folder with these files and subfolders. None if
-    there are none."""
+    """Finds the files of frameworks and trainers in a folder with these files and in its subfolders, if any."""
     if _CORE_ML[0] in names and (folder / _CORE_ML[1]).is_dir():
         return replace(_locate_in_folder(folder / _CORE_ML[1]), path=folder)
     if (table := _tensorflow_table(folder, names)) is not None:
         return Place(folder, (table,), folder)
     if inside := next((name for name in _NEMO if (folder / name / DCP_METADATA).is_file()), None):
         return replace(_locate_distributed(folder / inside), folder=folder)
+    if ORBAX in names or any((folder / item / ORBAX).is_file() for item in ORBAX_ITEMS):
+        from weighbridge.models import orbax_files  # late: few models are Orbax's
+
+        files, notes = orbax_files.files_of(folder)
+        return Place(folder, files, folder, parts=True, trainer="orbax", notes=notes)
     ranks = megatron_files(folder)
     return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
 
@@ -439,11 +445,6 @@ def _expect(folder: Path, weights: Iterable[str], *more: str) -> None:
         small = (folder / name for name in ("config.json", *more))
         expect((path for path in small if path.is_file()), INDEX)
         expect((folder / name for name in weights), HEADER)
-
-
-def expect_header(path: Path) -> None:
-    """Starts to read the header of a remote file."""
-    expect([path], HEADER)
 
 
 def _main_snapshot(folder: Path) -> Path | None:

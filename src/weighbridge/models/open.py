@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.containers.formats import DFLOAT11
 from weighbridge.io.location import open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.jsonfile import decode
@@ -84,6 +85,10 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
     try:
         if options.config is not None:
             model = describe_by(model, options.config)
+        if model.format == "safetensors" and any(entry.name.endswith(DFLOAT11) for entry in model.index.entries):
+            from weighbridge.models.dfloat11 import decoded  # late: few models are in its code
+
+            model = decoded(model, lenient=options.all_parts)
         if options.all_parts or (model.format in _NEVER_NESTED and not options.ema):
             return model
         from weighbridge.models.training_parts import model_parts  # late: most commands start without unpickling

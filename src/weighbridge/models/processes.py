@@ -18,6 +18,7 @@ from weighbridge.io.source import Source
 from weighbridge.models.locate import Place
 from weighbridge.models.megatron import open_megatron
 from weighbridge.models.nemo import open_nemo
+from weighbridge.models.orbax import open_orbax
 from weighbridge.models.stored_tensors import JoinedModel, JoinedTensors, joined_index, node_builder
 from weighbridge.models.tensorrt import open_tensorrt
 from weighbridge.models.zero import open_zero
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
 #: The functions that open the files of a trainer's processes, by `Place.trainer`.
 OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], JoinedModel]]] = MappingProxyType(
-    {"deepspeed": open_zero, "megatron": open_megatron, "nemo": open_nemo, "tensorrt-llm": open_tensorrt}
+    {
+        "deepspeed": open_zero,
+        "megatron": open_megatron,
+        "nemo": open_nemo,
+        "orbax": open_orbax,
+        "tensorrt-llm": open_tensorrt,
+    }
 )
 _SUFFIX: Final = ".pt"
 
@@ -35,7 +42,7 @@ _SUFFIX: Final = ".pt"
 def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> JoinedModel:
     """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above; the
     files of an archive are joined. FormatError if the files aren't one complete checkpoint."""
-    if apart and place.trainer != "nemo":
+    if apart and place.trainer not in ("nemo", "orbax"):
         return _open_apart(place, sources)
     return OPENERS[place.trainer](place, sources)
 

@@ -3,7 +3,7 @@
     run/checkpoint-500/              transformers' Trainer        run/checkpoint/step-500/    torchtitan
     run/checkpoints/checkpoint_5/    Accelerate                   run/global_step500/         DeepSpeed, and `latest`
     run/epoch=1-step=500.ckpt        Lightning, file or folder    run/iter_0000500/, release/ Megatron
-    run/model--step=500/             NeMo 2
+    run/model--step=500/             NeMo 2                       run/500/, run/step_500/       Orbax
 
 `choose` returns the newest complete step, or a given one. A step that was cut off is known by the file that its trainer
 writes last, or by its folder's marker, which names the last complete step.
@@ -33,7 +33,8 @@ _ZIP_TAIL: Final = 22 + (1 << 16)
 
 class StepKind(NamedTuple):
     """How a trainer names its steps. `last`: candidates for the file that it writes last into a step; `markers`:
-    files next to the steps that name the last complete one; `inner`: the subfolders that may have a step's weights."""
+    files next to the steps that name the last complete one; `inner`: the subfolders that may have a step's weights;
+    `signs`: files of which a step has one, if others have such names too."""
 
     trainer: str
     name: re.Pattern[str]
@@ -41,14 +42,24 @@ class StepKind(NamedTuple):
     markers: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     file: bool = False
+    signs: tuple[str, ...] = ()
+
+    def is_step(self, path: Path) -> bool:
+        """Whether a folder or file with a step's name is one."""
+        return not self.signs or _UNFINISHED in path.name or any((path / name).is_file() for name in self.signs)
 
 
 def _named(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 
+# What a step of Orbax has, the first at the end; and how the name of one that is being written goes on.
+_ORBAX: Final = ("_CHECKPOINT_METADATA", "_METADATA", "default/_METADATA", "params/_METADATA", "state/_METADATA")
+_UNFINISHED: Final = ".orbax-checkpoint-tmp"
 #: Trainers and their steps.
 KINDS: Final = (
+    StepKind("Orbax", _named(rf"(?:[a-z_]+_)?(?P<step>\d{{1,12}})(?:{re.escape(_UNFINISHED)}.*)?"), _ORBAX[:1],
+             signs=_ORBAX),
     StepKind("transformers' Trainer", _named(r"checkpoint-(?P<step>\d{1,12})"), ("trainer_state.json",),
              inner=("pytorch_model_fsdp_0",)),
     StepKind("Accelerate", _named(r"checkpoint_(?P<step>\d{1,12})"), ("random_states_0.pkl",),
@@ -145,7 +156,7 @@ def _steps(place: Path) -> Iterator[TrainingStep]:
     for path in place.iterdir():
         for kind in KINDS:
             match = kind.name.fullmatch(path.name)
-            if match is not None and (path.is_dir() or kind.file):
+            if match is not None and (path.is_dir() or kind.file) and kind.is_step(path):
                 number = int(match["step"] or 0)
                 if match["step"] or path.name in markers.values():  # Megatron's release has no number
                     yield TrainingStep(number, path, kind, _trouble(kind, path, number, markers))
@@ -162,6 +173,8 @@ def _trouble(kind: StepKind, path: Path, number: int, markers: Mapping[str, str]
         if numbers and all(number > last for _, last in numbers):
             return f"{numbers[0][0]} names step {numbers[0][1]}: this one wasn't finished"
         return "" if any(path.iterdir()) else "its folder is empty"
+    if _UNFINISHED in path.name:
+        return "it was being written"
     if path.is_file():
         return "" if _ends(path) else "the file is cut off"
     if kind.file:  # a folder of Lightning's distributed checkpoints

@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, titled
-from weighbridge.containers.formats import PACKED
+from weighbridge.containers.formats import ENCLOSING, ORBAX, ORBAX_FORMAT
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.location import open_source, walk
@@ -188,7 +188,7 @@ class Folder:
     def of(self, *formats: str, top: bool = True) -> list[FileLine]:
         """The files of these formats, packed ones too."""
         lines = [line for line in self.lines if not top or line.name in self.top]
-        return [line for line in lines if (line.variant if line.format == PACKED else line.format) in formats]
+        return [line for line in lines if (line.variant if line.format in ENCLOSING else line.format) in formats]
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -351,6 +351,11 @@ def _megatron(folder: Folder) -> FolderMatch | None:
     return ("", (f"{plural(len(ranks), 'rank')}, {ranks[0].parent.name}/{ranks[0].name} ...",), {}) if ranks else None
 
 
+def _orbax(folder: Folder) -> FolderMatch | None:
+    items = [name for name in folder.names if name.rpartition("/")[2] == ORBAX and name.count("/") <= 1]
+    return ("", (f"{', '.join(items[:4])} (Orbax)",), {}) if items else None
+
+
 def _weights(folder: Folder) -> FolderMatch | None:
     files = folder.of("safetensors", "npz", "npy", *PICKLED, *_FRAMEWORKS)
     if not files:
@@ -403,6 +408,7 @@ FOLDERS: Final = (
     FolderKind("training-run", "folder of a training run", _training_run, True),
     FolderKind("deepspeed", "DeepSpeed checkpoint", _deepspeed, True),
     FolderKind("megatron", "Megatron-LM checkpoint", _megatron, True),
+    FolderKind(ORBAX_FORMAT, "Orbax checkpoint", _orbax, True),
     FolderKind("nemo-folder", "NeMo checkpoint",
                _files_test("weights/.metadata", evidence="weights/.metadata (NeMo 2)"), True),
     FolderKind("coreml-package", "Core ML package",

@@ -76,7 +76,7 @@ def serialize_file(
 def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
     """Name and {shape, dtype, data} of each tensor of a file in memory. SafetensorError if it isn't a valid file."""
     with translated("Error while deserializing"):
-        index = safetensors.parse(BytesSource(bytes))
+        index = safetensors.parse_stored(BytesSource(bytes))
     data = memoryview(bytes)
     return [
         (e.name, {"shape": list(e.shape), "dtype": e.dtype.safetensors,

@@ -108,7 +108,7 @@ def _parsed(filename: str | os.PathLike[str]) -> Index:
     except WeighbridgeError as error:
         raise SafetensorError(f"Error while deserializing header: {error}") from None
     try:
-        return safetensors.parse(source)
+        return safetensors.parse_stored(source)
     except WeighbridgeError as error:
         source.close()
         raise SafetensorError(f"Error while deserializing header: {error}") from None

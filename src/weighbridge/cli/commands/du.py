@@ -13,7 +13,8 @@ def du(paths: tuple[str, ...], options: CommandOptions) -> None:
     """Show the disk usage of the models of this machine or in FOLDERs: by store, duplicates, leftovers, several forms.
 
     Files of the same size are read to compare them, unless their store names them by their digest; so are models of the
-    same architecture, number of parameters and type. Changes nothing; wb dedupe shares files that are stored twice.
+    same architecture, number of parameters and type. F32 values are sampled for those that a 16-bit type holds.
+    Changes nothing; wb dedupe shares files that are stored twice.
     """
     from weighbridge.base.words import plural
     from weighbridge.cli.render import Column, Progress, clean, echo, emit_json, human_bytes, human_count, table, warn
@@ -49,6 +50,12 @@ def du(paths: tuple[str, ...], options: CommandOptions) -> None:
             for group in forms.same:
                 same = f": {clean(', '.join(group))}" if len(group) < len(forms.names) else ""
                 echo(f"    the same tensors{same or (' in both' if len(group) == 2 else ' in all')}", "dim")
+    if report.wider:
+        spare = human_bytes(sum(entry.spare for entry in report.wider))
+        echo(f"\nwider than their values, by samples: {spare} less as a 16-bit type", "head")
+        for entry in report.wider:
+            echo(f"  {human_bytes(entry.spare)} of {human_bytes(entry.bytes)}  {clean(entry.name)}")
+            echo(f"    {entry.wider}", "dim")
     if report.uncompared:
         echo("\nnot compared with the others", "head")
         for line in report.uncompared:

@@ -99,14 +99,14 @@ def _models(paths: tuple[str, ...]) -> Iterator[str]:
 
 def _is_imatrix(path: str) -> bool:
     from weighbridge.containers.ggml import imatrix
-    from weighbridge.io.location import open_source
-    from weighbridge.models.locate import expect_header
+    from weighbridge.io.location import expect, open_source
+    from weighbridge.models.locate import HEADER
     from weighbridge.reports.tensor_path import split
 
     file, tensor = split(path)
     if tensor is not None or not file.is_file():
         return False
-    expect_header(file)
+    expect([file], HEADER)
     with open_source(file) as source:
         return imatrix.recognised(source)
 

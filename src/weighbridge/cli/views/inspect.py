@@ -209,7 +209,7 @@ def _value(value: Any, width: int) -> str:
 
 
 #: Rules of notes that the summary shows.
-_SHOWN_NOTES: Final = frozenset({"file/wrapped", "dtype/wider"})
+_SHOWN_NOTES: Final = frozenset({"file/wrapped", "file/coded", "dtype/wider"})
 
 
 def notes(report: InspectReport) -> None:

@@ -1,7 +1,8 @@
 """Archives and compressed files as trees of files (`io/location.py`), so that a model in them is read as in a folder.
 
-Stored members of a zip and files of a tar are read in place. Other data is decoded into a temporary file when it is
-first read (`spool.py`). Nothing is unpacked under a member's name: a name that leads out of the archive is an error.
+Stored members of a zip, files of a tar and frames of seekable zstd are read in place. Other data is decoded
+into a temporary file when it is first read (`spool.py`). Nothing is unpacked under a member's name: a name that leads
+out of the archive is an error.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from weighbridge.base.limits import MIB, SNIFF_HEAD, WRAPPED_LINKS, WRAPPED_MEMB
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.archive import seven_zip, tar, zip
+from weighbridge.containers.archive.seekable import SeekableSource, frames_of
 from weighbridge.containers.archive.spool import SpooledSource
 from weighbridge.containers.archive.zip_records import STARTS, STORED
 from weighbridge.containers.formats import SEVEN_ZIP_MAGIC
@@ -122,6 +124,9 @@ def _follow(links: Mapping[str, str], contents: WrappedContents) -> None:
 
 def _stream_contents(codec: str, source: Source) -> WrappedContents:
     name = content_name(source.name)
+    if codec == "zstd" and (frames := frames_of(source)):
+        inside = SeekableSource(source, frames)
+        return WrappedContents({name: WrappedFile(inside.size, lambda: inside)}, [])
     return WrappedContents(
         {name: WrappedFile(None, lambda: SpooledSource(pieces(source, codec), None, source.name))}, []
     )

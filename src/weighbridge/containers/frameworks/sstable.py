@@ -94,11 +94,17 @@ def _block(reader: Messages, at: int, size: int) -> Iterator[TableEntry]:
         yield TableEntry(key, at - length, at)
 
 
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """The CRC-32C of bytes, continuing that of the bytes before."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
 def masked_crc(source: Source, at: int, size: int) -> int:
     """The checksum of bytes as TensorFlow stores it (tsl/lib/hash/crc32c.h)."""
-    crc = 0xFFFFFFFF
+    crc = 0
     for start in range(at, at + size, 1 << 16):
-        for byte in source.read(start, min(1 << 16, at + size - start)):
-            crc = _CRC_TABLE[(crc ^ byte) & 255] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
+        crc = crc32c(source.read(start, min(1 << 16, at + size - start)), crc)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF

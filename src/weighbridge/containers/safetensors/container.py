@@ -33,13 +33,14 @@ from weighbridge.base.spec import Shape
 from weighbridge.base.words import plural
 from weighbridge.containers import by_magic
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
+from weighbridge.containers.formats import ZIPNN_KEY
 from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, HeaderEntry, exact, members, short
 from weighbridge.containers.safetensors.json_scan import JsonObject, Pair, Scanner
 from weighbridge.containers.safetensors.layout import METADATA, SUFFIX, header_bytes, layout
 from weighbridge.containers.safetensors.rules import RULES, Problems
 from weighbridge.io.source import Source
 
-__all__ = ["NAME", "SUFFIX", "examine", "header_bytes", "layout", "parse", "regions"]
+__all__ = ["NAME", "SUFFIX", "examine", "header_bytes", "layout", "parse", "parse_stored", "regions"]
 
 NAME: Final = "safetensors"
 _U64: Final = 2**64 - 1
@@ -57,8 +58,13 @@ class _ParsedHeader(NamedTuple):
 
 
 def parse(source: Source, *, strict: bool = False) -> Index:
-    """The tensors of a file, in the order of their bytes. Raises FormatError exactly if the reference refuses the file,
-    and with `strict` also if it deviates from the README (otherwise these deviations are in `Index.findings`)."""
+    """The tensors of a file as `parse_stored` returns them, those in ZipNN's code decoded as they are read."""
+    return _decoded_tensors(parse_stored(source, strict=strict))
+
+
+def parse_stored(source: Source, *, strict: bool = False) -> Index:
+    """The stored tensors of a file, in the order of their bytes. Raises FormatError exactly if the reference refuses
+    the file, and with `strict` also if it deviates from the README (otherwise these deviations are findings)."""
     problems = Problems()
     length, raw = _header(source, problems)
     if raw is not None and not problems and (plain := _plain(source, raw)) is not None:
@@ -95,14 +101,26 @@ def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     head = _read_head(source)
     whole = tuple(e for e in _place(head, source.size) if e.offset + e.nbytes <= source.size)
     index = _index(source, head, whole)
+    if ZIPNN_KEY in index.metadata:
+        from weighbridge.containers.zipnn.tensors import examined  # late: few files have such tensors
+
+        index = examined(index)
     return index, index.findings
 
 
 def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     """As `examine`, including tensors with incomplete data."""
     head = _read_head(source)
-    index = _index(source, head, _place(head, source.size))
+    index = _decoded_tensors(_index(source, head, _place(head, source.size)))
     return index, index.findings
+
+
+def _decoded_tensors(index: Index) -> Index:
+    if ZIPNN_KEY not in index.metadata:
+        return index
+    from weighbridge.containers.zipnn.tensors import decoded  # late, as above
+
+    return decoded(index)
 
 
 def _index(source: Source, head: _ParsedHeader, entries: tuple[Entry, ...]) -> Index:

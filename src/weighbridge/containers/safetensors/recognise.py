@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER, SNIFF_WHOLE
 from weighbridge.base.words import plural
+from weighbridge.containers.formats import ZIPNN, ZIPNN_KEY
 from weighbridge.containers.safetensors.container import read_tensors
 from weighbridge.containers.safetensors.exact import LENGTH, SPACE
 from weighbridge.containers.sniff import diffusion, tensor_names
@@ -57,7 +58,10 @@ def recognise(probe: Probe) -> Hit | None:
     evidence += tuple(pattern.evidence for pattern in (adapter,) if pattern)
     evidence += (look,) if look else ()
     evidence += tuple(pattern.evidence for pattern in packings)
+    codings = [pattern.id for pattern in packings]
+    if ZIPNN_KEY in metadata:
+        codings, evidence = [*codings, ZIPNN], (*evidence, "tensors in ZipNN's codes, by __metadata__")
     detail |= {"family": family.id} if family else {}
-    detail |= {"packings": [pattern.id for pattern in packings]} if packings else {}
+    detail |= {"packings": codings} if codings else {}
     variant = adapter.id if adapter else "mlx" if framework == "mlx" else ""
     return Hit("safetensors", variant, evidence, detail=detail, damage=damage)

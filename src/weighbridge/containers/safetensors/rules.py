@@ -32,6 +32,7 @@ RULES: Final[dict[str, Rule]] = {
     "hole": Rule(_E, "bytes between two tensors that belong to none"),
     "overlap": Rule(_E, "tensors share bytes"),
     "truncated": Rule(_E, "the file ends inside its tensor data"),
+    "zipnn": Rule(_E, "tensor whose ZipNN stream is damaged"),
     "trailing-bytes": Rule(_E, "bytes after the last tensor"),
     # Accepted by the reference, against its README.
     "leading-space": Rule(_I, "white space before the header's brace", spec=True),

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.plugins import PACKINGS as GROUP
 from weighbridge.base.plugins import plugins
+from weighbridge.containers.formats import DFLOAT11
 from weighbridge.packings.schema.base import PackingSchema
 from weighbridge.packings.schema.registry import SHIPPED
 
@@ -51,8 +52,10 @@ def _packings(schemas: Iterable[PackingSchema]) -> tuple[NamePattern, ...]:
     return tuple(NamePattern(id, re.compile("|".join(rows)), text) for (id, text), rows in patterns.items())
 
 
-#: The patterns of the shipped schemas.
-PACKINGS: Final = _packings(SHIPPED)
+#: The patterns of the shipped schemas, and of DFloat11, whose blocks have several weights.
+PACKINGS: Final = (
+    *_packings(SHIPPED), *_rows(("dfloat11", f"{re.escape(DFLOAT11)}$", "DFloat11 tensor names"))
+)  # fmt: skip
 # Endings of plain tensors. Plug-ins are only searched if a name has another ending: that takes some 20 ms.
 _PLAIN: Final = (".weight", ".bias")
 

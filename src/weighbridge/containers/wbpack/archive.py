@@ -105,7 +105,7 @@ def is_packed(source: Source) -> bool:
 def read_archive(source: Source) -> PackedArchive:
     """The structure of a packed file. FormatError unless metadata, index and entries agree; UnsupportedError for
     another version."""
-    index = safetensors.parse(source)
+    index = safetensors.parse_stored(source)
     text = index.metadata
     if (version := text.get(PACKED_KEY)) != VERSION:
         raise UnsupportedError(f"{source.name} is packed in version {version} of the format", hint="update weighbridge")

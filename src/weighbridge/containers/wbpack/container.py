@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.containers import BUILT_IN, find
-from weighbridge.containers.base import Finding, Index, Region
-from weighbridge.containers.format import Format
+from weighbridge.containers.base import Region
+from weighbridge.containers.enclosed import EnclosingFormat
 from weighbridge.containers.formats import PACKED
 from weighbridge.containers.opening import format_of
 from weighbridge.containers.safetensors import container as safetensors
@@ -23,30 +24,8 @@ def original(source: Source) -> OriginalSource:
     return OriginalSource(source, read_archive(source))
 
 
-def _inside(source: Source) -> tuple[Format, OriginalSource]:
-    inside = original(source)
-    format = format_of(inside)
-    if format.name == PACKED:
-        raise FormatError("a packed file is packed again", path=source.name, hint=f"wb unpack {source.name} DST")
-    return format, inside
-
-
-def parse(source: Source) -> Index:
-    """The index of the original."""
-    format, inside = _inside(source)
-    return format.parse(inside)
-
-
-def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """The readable part of the original, with all its problems."""
-    format, inside = _inside(source)
-    return format.examine(inside)
-
-
-def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """As `examine`, including tensors with incomplete data."""
-    format, inside = _inside(source)
-    return format.headers(inside)
+_FORMAT: Final = EnclosingFormat(frozenset({PACKED}), original, "wb unpack FILE DST")
+parse, examine, headers = _FORMAT.parse, _FORMAT.examine, _FORMAT.headers
 
 
 def regions(source: Source) -> Iterator[Region]:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.wbpack.archive import PackedArchive, PackedChunk
 from weighbridge.containers.wbpack.codec import is_delta, unpack_chunk
 from weighbridge.io.bases import open_base
-from weighbridge.io.source import Source
-
-_CACHE = 16 << 20  # bytes of decoded chunks that are kept: readers of slabs meet each chunk twice at most
+from weighbridge.io.source import DecodedSource, Source
 
 
-class OriginalSource(Source):
+class OriginalSource(DecodedSource[PackedChunk]):
     """The original's bytes. Each chunk is checked when it is decoded. `bases`: the files that deltas refer to; if None,
     they are searched for when the first delta is read (`io/bases.py`). Closing it closes the packed file."""
 
+    coder = "wb pack"
+
     def __init__(self, packed: Source, archive: PackedArchive, bases: Sequence[Source] | None = None) -> None:
-        self.packed, self.archive, self.size = packed, archive, archive.size
-        self.name, self.remote = packed.name, packed.remote
+        super().__init__(packed.name, archive.size)
+        self.packed, self.archive, self.remote = packed, archive, packed.remote
         self._bases = bases
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[int, memoryview] = OrderedDict()
+        self._opening = threading.Lock()
+
+    @property
+    def title(self) -> str:
+        """The original's name; "" if it is unknown."""
+        return self.archive.name
 
     @property
     def fetched(self) -> int:
@@ -34,26 +37,10 @@ class OriginalSource(Source):
     def stored(self) -> int:
         return self.packed.size
 
-    def _readinto(self, offset: int, out: memoryview) -> int:
-        end = offset + len(out)
-        for chunk in self.archive.chunks(offset, end):
-            low, high = max(offset, chunk.start), min(end, chunk.start + chunk.size)
-            target = out[low - offset : high - offset]
-            with self._lock:
-                data = self._kept.get(chunk.number)
-            if data is None and len(target) == chunk.size:
-                self._decode(chunk, target)
-                continue
-            if data is None:
-                data = self._decode(chunk, memoryview(bytearray(chunk.size)))
-                with self._lock:
-                    self._kept[chunk.number] = data
-                    while len(self._kept) * self.archive.chunk > _CACHE:
-                        self._kept.popitem(last=False)
-            target[:] = data[low - chunk.start : high - chunk.start]
-        return len(out)
+    def chunks(self, start: int, end: int) -> Iterator[PackedChunk]:
+        return self.archive.chunks(start, end)
 
-    def _decode(self, chunk: PackedChunk, out: memoryview) -> memoryview:
+    def decode(self, chunk: PackedChunk, out: memoryview) -> None:
         packed = memoryview(bytearray(chunk.packed))
         self.packed.readinto(chunk.at, packed)
         base = b""
@@ -62,7 +49,7 @@ class OriginalSource(Source):
                 raise FormatError(
                     "a chunk is a delta, but its record has no base", path=self.packed.name, offset=chunk.at
                 )
-            with self._lock:
+            with self._opening:
                 if self._bases is None:
                     self._bases = [open_base(self.name, file.name, file.size) for file in self.archive.bases]
             base = self._bases[chunk.base].read(chunk.base_offset, chunk.size)
@@ -73,7 +60,6 @@ class OriginalSource(Source):
             raise FormatError(
                 f"a chunk can't be unpacked: {error}", path=self.packed.name, offset=chunk.at, hint=hint
             ) from None
-        return out
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
         spans: list[tuple[int, int]] = []

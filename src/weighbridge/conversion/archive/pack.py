@@ -28,6 +28,7 @@ from weighbridge.conversion.archive.options import PackOptions
 from weighbridge.conversion.archive.records import (
     PlannedRecord,
     base_places,
+    data_places,
     files_of,
     pack_best,
     places_of,
@@ -177,18 +178,20 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
                 hint=f"wb convert {shlex.quote(str(src))} model.safetensors, and pack that",
             )
         weights = frozenset(place.weights) if place is not None else frozenset({src})
+        data = data_places(place) if place is not None else {}
         paths = files_of(src)
         files = []
         for path in paths:
             source = stack.enter_context(open_source(path))
             name = path.relative_to(src).as_posix() if folder else path.name
-            if path not in weights:
+            if path not in weights and path not in data:
                 files.append(FileToPack(name, path.name, source))
                 continue
             if is_packed(source):
                 raise UsageError(f"{source.name} is packed already", hint=f"wb unpack {source.name} DST")
-            records = planned_records(source.size, places_of(source), base, [b.size for b in bases])
-            refers = len(weights) > 1  # an index, or the other shards, by its name
+            places = data[path] if path in data else places_of(source)
+            records = planned_records(source.size, places, base, [b.size for b in bases])
+            refers = len(weights) > 1 or path in data  # an index, the other shards, or a header by its name
             packed_name = name if refers or name.endswith(_SUFFIX) else name + _SUFFIX
             files.append(FileToPack(packed_name, path.name, source, records))
         if not any(file.records for file in files):

@@ -18,6 +18,8 @@ from weighbridge.containers.wbpack.archive import CHUNK, OVERHEAD, UNNAMED
 from weighbridge.containers.wbpack.codec import Transform, pack_chunk, words_of
 from weighbridge.io.location import walk
 from weighbridge.io.source import Source, Window
+from weighbridge.models.locate import Place
+from weighbridge.models.model import open_weights
 
 # A lone surrogate, which no JSON holds.
 _LONE: Final = re.compile("[\ud800-\udfff]")
@@ -83,6 +85,17 @@ def places_of(source: Source) -> tuple[StoredTensor, ...]:
         if part is source:
             tensors.append(StoredTensor(entry.name, entry.dtype, entry.shape, start, start + entry.nbytes))
     return tuple(tensors)
+
+
+def data_places(place: Place) -> dict[Path, tuple[StoredTensor, ...]]:
+    """The tensors in each data file that the header of a model in a folder names, as ONNX's external data."""
+    with open_weights(place.path) as model:
+        files = {path: str(path) for path in model.place.data}
+        stored: dict[str, list[StoredTensor]] = {}
+        for entry in model.index:
+            tensor = StoredTensor(entry.name, entry.dtype, entry.shape, entry.offset, entry.offset + entry.nbytes)
+            stored.setdefault(model.index.files[entry.file].name, []).append(tensor)
+        return {path: tuple(stored.get(name, ())) for path, name in files.items()}
 
 
 def files_of(src: Path) -> list[Path]:

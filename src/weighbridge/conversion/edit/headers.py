@@ -51,7 +51,7 @@ class SafetensorsHeader:
     format: str = "safetensors"
 
     def __init__(self, source: Source) -> None:
-        index = safetensors.parse(source)
+        index = safetensors.parse_stored(source)
         self.start = index.data_start[0]
         self.metadata = {key: KV("str", value) for key, value in index.metadata.items()}
         self.source = source

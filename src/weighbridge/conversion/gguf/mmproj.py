@@ -18,7 +18,7 @@ from weighbridge.base.dtypes import BY_NAME, F16, F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
-from weighbridge.containers import reader
+from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata
@@ -83,7 +83,7 @@ _NAMED: Final = ("basename", "finetune", "name", "version")
 def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> PlanBuilder:
     """Plans the tensors and keys of the towers."""
     resolved, family = towers.resolved, towers.resolved.family
-    order = as_read(model.files_of_tensors, pickled=reader(model.format).own_target == "torch")
+    order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
     named = resolved.save("gguf", source_order=order)
     specs = (resolved.tensors[name].spec for name in order if name in resolved.tensors)
     requested = dtype_policy.requested_gguf_dtype(options.dtype, specs)

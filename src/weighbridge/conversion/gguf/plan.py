@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weighbridge.base.dtypes import DType, requested_dtype
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.words import plural
-from weighbridge.containers import reader
+from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import dense_modules, diffusion, ggml_upgrade, metadata, mmproj, reranker
@@ -61,7 +61,7 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     for part, roles in (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused)):
         for name in family.holding(model.dialect, model.sizes, model.logical, roles):
             draft.losses.append(Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name))
-    order = as_read(model.files_of_tensors, pickled=reader(model.format).own_target == "torch")
+    order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
     named = model.resolved.save("gguf", source_order=order)
     dense = dense_modules.dense_modules(model, options.dense_modules)
     named = {**{module.name: module.weight for module in dense}, **named}

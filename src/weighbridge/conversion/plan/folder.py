@@ -11,7 +11,7 @@ from typing import Final
 from weighbridge.base.dtypes import BY_NAME, F16, Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
-from weighbridge.containers import by_target, reader
+from weighbridge.containers import by_target, own_target
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import dense_modules, metadata
@@ -53,7 +53,7 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
     draft = PlanBuilder({}, {} if model.format == "gguf" else model.metadata)
     if model.format == DISTRIBUTED:
         draft.metadata = {"format": "pt"}
-    elif reader(model.format).own_target == "torch":
+    elif own_target(model.format) == "torch":
         draft.metadata = {"format": "pt", **model.metadata}
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []

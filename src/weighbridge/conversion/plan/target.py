@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.containers import BUILT_IN, by_target, model_suffixes, reader, target_of, writable
+from weighbridge.containers import BUILT_IN, by_target, model_suffixes, own_target, target_of, writable
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion.options import (
     CHECKPOINT,
@@ -134,7 +134,7 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
         return by_suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
         raise UsageError(f"{path.suffix!r} isn't a format to write", hint=f"{', '.join(model_suffixes())}, or --to")
-    return "hf" if makes_folder else reader(model.format).own_target
+    return "hf" if makes_folder else own_target(model.format)
 
 
 def is_whisper_cpp(model: OpenModel, path: Path) -> bool:
@@ -165,7 +165,7 @@ def same_format(model: OpenModel, path: Path) -> str | None:
         return None
     if model.place.path.is_dir() and model.format == "safetensors":
         return "hf"
-    return reader(model.format).own_target
+    return own_target(model.format)
 
 
 def check_target(path: Path, model: OpenModel, folder: bool) -> None:

@@ -167,6 +167,9 @@ def _circumstances(model: OpenModel) -> Iterator[Finding]:
     values that need fewer bits than they have."""
     for note in getattr(model.place.path, "notes", ()):
         yield Finding("file/wrapped", Severity.INFO, note, os.fspath(model.place.path))
+    for coder in dict.fromkeys(source.coder for source in model.index.files if source.coder and source.is_part):
+        note = f"decoded from the code of {coder} as it is read"
+        yield Finding("file/coded", Severity.INFO, note, os.fspath(model.place.path))
     run = model.place.run
     for number, note in enumerate(run.notes if run is not None else ()):
         rule, severity = ("run/unfinished", Severity.WARNING) if number else ("run/step", Severity.INFO)
@@ -204,7 +207,7 @@ def report_of(
     # The number of each source's file: unpacked data (compressed arrays, data inside a pickle) follows its file.
     owners: list[int] = []
     for number, source in enumerate(index.files):
-        inner = owners and isinstance(source, BytesSource | InflateSource)
+        inner = owners and (source.is_part or isinstance(source, BytesSource | InflateSource))
         owners.append(owners[-1] if inner else number)
     tensors = Counter(owners[e.file] for e in index.entries)
     starts = [*index.data_start, *[0] * len(owners)]

@@ -14,6 +14,8 @@ from weighbridge.base.limits import MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index, Severity
 
+#: The rule of the note.
+WIDER: Final = "dtype/wider"
 #: Tensors that are sampled, bytes of a sample, and places in each tensor.
 _TENSORS, _SAMPLE, _PLACES = 8, 4096, 3
 
@@ -51,7 +53,7 @@ def wider(index: Index) -> Iterator[Finding]:
                 f"F32 values that {fitting} holds exactly, in samples of {plural(len(samples), 'tensor')}: "
                 "wb convert --dtype smallest-exact checks all of them"
             )
-            yield Finding("dtype/wider", Severity.INFO, message, index.files[chosen[0].file].name)
+            yield Finding(WIDER, Severity.INFO, message, index.files[chosen[0].file].name)
 
 
 def _sample(index: Index, entry: Entry) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import codecs
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from weighbridge.base.errors import FormatError
@@ -21,6 +22,7 @@ from weighbridge.reports.scan.model import MemberPath
 #: The kind of a torch storage, unless its bytes start like another format.
 STORAGE: Final = "storage"
 _STORED: Final = re.compile(r"(.*/)?(data|constants|tensors|weights)/(weight_|param_|constant_|tensor_)?\d+\Z")
+_DATA_FILE: Final = re.compile(r"(.*[/\\])d[/\\][0-9a-f]{32}")
 #: Contents of the small members of a torch archive: versions, the byte order.
 _MARK: Final = re.compile(rb"\d{1,64}\n?|little|big")
 _HEAD: Final = 262  # up to the magic of a tar
@@ -36,6 +38,8 @@ def kind_of(source: Source, place: MemberPath) -> str:
     head = source.head(_HEAD)
     if place.members and is_storage(place.members[-1], head):
         return STORAGE  # one in 16,384 starts like a pickle: the probe distinguishes them
+    if not place.members and not head.startswith(_MAGICS) and is_data_file(place.path):
+        return STORAGE
     if _MARK.fullmatch(head):
         return "text"
     # Other formats may start with a small number that looks like PROTO: the length of a safetensors header, the count
@@ -59,6 +63,12 @@ def kind_of(source: Source, place: MemberPath) -> str:
         if codec is not None and CODECS[codec].decoder().decompress(source.head(_TRIED), 1):
             return codec
     return kind
+
+
+def is_data_file(path: str) -> bool:
+    """Whether a file has chunks of an Orbax checkpoint: it is among the data files of a database."""
+    match = _DATA_FILE.fullmatch(path)
+    return match is not None and (Path(match[1]) / "manifest.ocdbt").is_file()
 
 
 def is_storage(name: str, head: bytes) -> bool:

@@ -30,7 +30,7 @@ def scan_gguf(part: Part) -> Iterator[Piece]:
 
 def scan_safetensors(part: Part) -> Iterator[Piece]:
     """Scans a safetensors file's names and metadata."""
-    index = safetensors.parse(part.source)
+    index = safetensors.parse_stored(part.source)
     yield from _scan_header(index, part)
     yield from _scan_templates(index, part, lambda key: "chat_template" in key)
 

@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from weighbridge.containers import PICKLED, find
-from weighbridge.containers.formats import DISTRIBUTED_DATA, PACKED, POINTERS
+from weighbridge.containers.formats import DISTRIBUTED_DATA, ENCLOSING, ORBAX_FORMAT, PACKED, POINTERS
 from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.reports.scan import hdf5, headers, onnx, unsupported
@@ -29,7 +29,8 @@ from weighbridge.reports.scan.text import scanner as texts
 DATA: Final = frozenset(
     {"safetensors", "gguf", "ggml", "imatrix-dat", "llama-logits", "npy", "sentencepiece", "tiktoken", *POINTERS,
      "tf-checkpoint", "flax", "ctranslate2", "llama2c", "openvino", "executorch-data", "coreml-weights", "mindspore",
-     "error-text", "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
+     "error-text", "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", ORBAX_FORMAT,
+     STORAGE}
 )  # fmt: skip
 #: Texts of any kind, which a loader may read as YAML.
 _TEXTS: Final = frozenset(
@@ -62,7 +63,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(hdf5.scan, frozenset({"hdf5"})),
     Registration(onnx.scan, frozenset({"onnx"})),
     Registration(headers.scan_safetensors, frozenset({"safetensors", PACKED})),
-    Registration(streams.packed, frozenset({PACKED})),
+    Registration(streams.enclosed, ENCLOSING),
     Registration(texts.json, frozenset({"json"}), ("*.json",)),
     Registration(texts.scan, _TEXTS, texts.YAML_NAMES),
     Registration(templates.scan, names=("*.jinja", "*.jinja2", "*.j2", "chat_template", "chat_template.txt")),

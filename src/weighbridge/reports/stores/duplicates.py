@@ -12,7 +12,7 @@ from weighbridge.io.sink.share import SharedFile, share
 from weighbridge.reports.stores.files import StoreFile, same_size, store_files, total
 from weighbridge.reports.stores.forms import Forms, forms_of
 from weighbridge.reports.stores.leftovers import Leftover, leftovers
-from weighbridge.reports.stores.listing import list_models
+from weighbridge.reports.stores.listing import StoreEntry, list_models
 from weighbridge.reports.stores.places import StorePlace, describe_error, roots_of
 
 Progress = Callable[[int, int, str], None]
@@ -41,7 +41,7 @@ class Duplicate:
 @dataclass(frozen=True, slots=True)
 class UsageReport:
     """`uncompared`: models whose tensors couldn't be compared, and why. `unreadable`: folders and files that couldn't
-    be read."""
+    be read. `wider`: models of F32 values that samples show to be of a 16-bit type, the largest saving first."""
 
     usage: tuple[StoreUsage, ...]
     bytes: int
@@ -50,6 +50,7 @@ class UsageReport:
     forms: tuple[Forms, ...]
     uncompared: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    wider: tuple[StoreEntry, ...] = ()
     schema: str = SCHEMA_DU
 
 
@@ -72,9 +73,11 @@ def usage(paths: Sequence[str | os.PathLike[str]] = (), *, progress: Progress | 
     by_root = tuple(StoreUsage(p.store, str(p.root), *total(_files_in(p, files, roots))) for p in roots)
     unused = leftovers(files, roots, unreadable)
     duplicates = _duplicates(files, unreadable, progress)
-    forms, uncompared = forms_of(list_models(paths).entries)
+    entries = list_models(paths).entries
+    forms, uncompared = forms_of(entries)
+    wider = tuple(sorted((entry for entry in entries if entry.wider), key=lambda entry: -entry.spare))
     return UsageReport(
-        by_root, total(files)[0], duplicates, unused, forms, uncompared, tuple(dict.fromkeys(unreadable))
+        by_root, total(files)[0], duplicates, unused, forms, uncompared, tuple(dict.fromkeys(unreadable)), wider
     )
 
 

@@ -17,6 +17,7 @@ from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.io.location import RemotePath
 from weighbridge.models.locate import locate, models_in
 from weighbridge.reports.inspect.report import inspect
+from weighbridge.reports.inspect.width import WIDER
 from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, describe_error, kind_of, roots_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class StoredModel(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
     """A model. `address`: for `wb inspect`. `bytes`: of its files. `used`: the time when one of them was last read or
-    written. `trouble`: the reason why it can't be read, or the missing part."""
+    written. `trouble`: the reason why it can't be read, or the missing part. `spare`: bytes of F32 values that a 16-bit
+    type would save, by samples; `wider`: the evidence. Models that can't be sampled have 0 and None."""
 
     store: str
     name: str
@@ -54,6 +56,8 @@ class StoreEntry:
     files: int
     used: str | None
     trouble: str | None = None
+    spare: int = 0
+    wider: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +218,11 @@ def _entry(model: StoredModel) -> StoreEntry:
     trouble = report.damage[0].message if report.damage else None
     if model.dangling and trouble is None:
         trouble = f"links to missing files: {', '.join(model.dangling)}"
+    wider = next((note.message for note in report.notes if note.rule == WIDER), None)
+    spare = sum(row.nbytes // 2 for row in report.dtypes if row.dtype == "F32" and wider is not None)
     return replace(
         entry, format=report.format, quantization=report.type_words, architecture=report.model.architecture,
-        parameters=report.parameters, trouble=trouble,
+        parameters=report.parameters, trouble=trouble, spare=spare, wider=wider,
     )  # fmt: skip
 
 

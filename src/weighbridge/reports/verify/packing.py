@@ -14,6 +14,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeEr
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
+from weighbridge.containers.formats import DFLOAT11
 from weighbridge.models import parameter_count
 from weighbridge.models.mlxlm.quantization import with_quantization
 from weighbridge.models.stored_tensors import StoredTensors, node_builder
@@ -23,7 +24,7 @@ from weighbridge.packings.schema.gptq import GPTQ
 from weighbridge.packings.schema.groups import companions
 from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.reports.inspect import model_info
-from weighbridge.reports.verify.repo import Repo
+from weighbridge.reports.verify.repo import CODED, Repo
 from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
@@ -77,12 +78,17 @@ def misfit(repo: Repo) -> Iterator[Flaw]:
 
 
 def unread(repo: Repo) -> Iterator[Flaw]:
-    return _errors(repo, UnsupportedError)
+    yield from _errors(repo, UnsupportedError)
+    for file in repo.weights if repo.single else ():
+        if any(entry.name.endswith(DFLOAT11) for entry in file.parsed[1]):
+            message = "weights in DFloat11's code, which config.json names: they are checked with their folder"
+            yield Flaw(message, file.path, hint=f"wb verify {file.path.parent}")
 
 
 def _errors(repo: Repo, kind: type[WeighbridgeError]) -> Iterator[Flaw]:
     weights = unpacked(repo)
-    errors = [e for e in weights.errors if isinstance(e, kind)] if weights else []
+    every = [*(weights.errors if weights else ()), *filter(None, [repo.memo.get(CODED)])]
+    errors = [e for e in every if isinstance(e, kind)]
     causes = sorted((str(e).splitlines()[0], e.hint) for e in errors)
     more = len(causes) - _SHOWN
     for number, (message, hint) in enumerate(causes[:_SHOWN], 1):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
@@ -20,6 +20,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError,
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index, Severity
+from weighbridge.containers.formats import DFLOAT11, ORBAX
 from weighbridge.containers.gguf.split import parse_shard_name
 from weighbridge.containers.numbered import numbered
 from weighbridge.containers.sharded import ShardIndex
@@ -30,7 +31,8 @@ from weighbridge.io.location import RemotePath, StoredPath, open_source, prepare
 from weighbridge.io.source import Source
 from weighbridge.models.arch.family import Family
 from weighbridge.models.archives import resolve
-from weighbridge.models.locate import DCP_METADATA
+from weighbridge.models.locate import DCP_METADATA, Place
+from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient, sidecars
@@ -90,6 +92,17 @@ class Listed:
     error: str | None = None
 
 
+class OrbaxItems(NamedTuple):
+    """Checkpoints that can be opened, and the errors of others, by their folders."""
+
+    models: tuple[tuple[Path, OpenModel], ...]
+    errors: tuple[tuple[Path, WeighbridgeError], ...]
+
+
+#: The key of `Repo.memo` with the error of a model whose code can't be read.
+CODED: Final = "coded"
+
+
 class Repo(Closing):
     """The files under `path`: one file (for a model in a store all its files), the set of a split GGUF, or a folder.
     `progress`: of checks that read data; `values`: whether all data is read; `families`: tables that are tried first;
@@ -145,6 +158,19 @@ class Repo(Closing):
         return _with_chunks(tuple(_read_file(name, self.root / name, among=len(self.names)) for name in self.names))
 
     @cached_property
+    def orbax(self) -> OrbaxItems:
+        """The checkpoints of Orbax in the folder and below it."""
+        models: list[tuple[Path, OpenModel]] = []
+        errors: list[tuple[Path, WeighbridgeError]] = []
+        for file in self.files if not self.single else ():
+            if file.base == ORBAX:
+                try:
+                    models.append((file.path.parent, open_weights(file.path.parent)))
+                except WeighbridgeError as error:
+                    errors.append((file.path.parent, error))
+        return OrbaxItems(tuple(models), tuple(errors))
+
+    @cached_property
     def mmproj(self) -> RepoFile | None:
         """The projector that is checked with the model."""
         return None if self._mmproj is None else _read_file(os.fspath(self._mmproj), resolve(self._mmproj))
@@ -157,7 +183,12 @@ class Repo(Closing):
     @property
     def checked(self) -> tuple[RepoFile, ...]:
         """Files that verify checks: those with tensors, and indexes of shards."""
-        return tuple(f for f in self.files if f.index is not None or sharded.is_index(f.base))
+        return tuple(f for f in self.files if f.index is not None or sharded.is_index(f.base) or self._in_orbax(f))
+
+    def _in_orbax(self, file: RepoFile) -> bool:
+        """Whether a file is part of a checkpoint of Orbax."""
+        items = [path for path, _ in (*self.orbax.models, *self.orbax.errors)]
+        return any(file.path.is_relative_to(item) for item in items)
 
     @property
     def unchecked(self) -> tuple[RepoFile, ...]:
@@ -218,8 +249,20 @@ class Repo(Closing):
 
     @cached_property
     def model(self) -> Index | None:
-        """The model in the folder itself: the set of the first index, or model.safetensors. None if there is none or it
-        is too incomplete."""
+        """The model in the folder itself: the set of the first index, or model.safetensors. None if there is none, it
+        is too incomplete, or its code can't be read; then `memo` has the error."""
+        index = self._stored_model()
+        if index is None or not any(entry.name.endswith(DFLOAT11) for entry in index.entries):
+            return index
+        from weighbridge.models.dfloat11 import decoded  # late: few models are in its code
+
+        try:
+            return decoded(OpenModel(Place(self.root, (), self.root), index)).index
+        except WeighbridgeError as error:
+            self.memo[CODED] = error
+            return None
+
+    def _stored_model(self) -> Index | None:
         top = [x for x in self.listed if "/" not in x.file.name and x.map and not rank_of(x.file.base)]
         if top and top[0].map:
             shards = self.shards(top[0])
@@ -231,6 +274,8 @@ class Repo(Closing):
         return next(candidates, None)
 
     def close(self) -> None:
+        for _, model in self.orbax.models if "orbax" in self.__dict__ else ():
+            model.close()
         for file in (*self.__dict__.get("files", ()), self.__dict__.get("mmproj")):
             if file is not None and file.source:
                 file.source.close()

@@ -134,7 +134,7 @@ def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport
             findings=findings,
             verdicts=tuple(_verdicts(repo, findings)),
             files=len(repo.files),
-            tensors=sum(len(f.index) for f in repo.weights if f.index),
+            tensors=sum(len(f.parsed[1]) for f in repo.weights) + sum(len(m.index) for _, m in repo.orbax.models),
             nbytes=sum(f.size for f in repo.files),
             values=options.values,
             unchecked=tuple(f.name for f in repo.unchecked if not verify_signature.is_signature(f, signature)),

@@ -150,9 +150,16 @@ def ranks_of_tensorrt(repo: Repo) -> Iterator[Flaw]:
         yield Flaw(str(error).partition("\n")[0], getattr(error, "path", None) or repo.root, hint=error.hint)
 
 
+def arrays_of_orbax(repo: Repo) -> Iterator[Flaw]:
+    """The error for which a checkpoint of Orbax can't be opened."""
+    for path, error in repo.orbax.errors:
+        yield Flaw(str(error).partition("\n")[0], path, hint=error.hint)
+
+
 RULES: Final = (
     Check("archive/broken", Severity.ERROR, "the archives around a model can be read", unreadable_archive),
     Check("tensorrt/ranks", Severity.ERROR, "the ranks of TensorRT-LLM are complete and fit", ranks_of_tensorrt),
+    Check("orbax/arrays", Severity.ERROR, "the arrays of Orbax's checkpoints have all their chunks", arrays_of_orbax),
     Check("run/step", Severity.INFO, "which step of a training run is read by default", taken),
     Check("run/unfinished", Severity.WARNING, "every step of a training run was written to its end", unfinished),
     _check("zero/missing", "the files of every process are in a ZeRO checkpoint"),

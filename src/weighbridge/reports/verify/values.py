@@ -6,16 +6,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.dtypes import Kind
+from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Severity
 from weighbridge.containers.zero_tail import FRESH
+from weighbridge.io.source import Source
 from weighbridge.models.stored_tensors import node_builder
-from weighbridge.reports.verify.repo import Progress, Repo, RepoFile
+from weighbridge.reports.verify.repo import Progress, Repo
 from weighbridge.reports.verify.rules import Flaw
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
 
 
 @dataclass(slots=True)
@@ -27,6 +34,7 @@ class Values:
     nan: int = 0
     inf: int = 0
     zero_tail: int = 0  # bytes at its end that are zero
+    damage: str | None = None  # why its code can't be decoded
 
     def bad(self, count: int, kind: str) -> str | None:
         noun = "block scale" if self.entry.dtype.kind is Kind.BLOCK else "value"
@@ -61,6 +69,12 @@ def zero_end(v: Values) -> str | None:
 
 
 RULES: Final = (
+    ValueRule(
+        "values/code",
+        Severity.ERROR,
+        "the codes of packed files, ZipNN, DFloat11 and Orbax can be decoded",
+        lambda v: v.damage,
+    ),
     ValueRule("values/nan", Severity.ERROR, "no value and no block scale is NaN", lambda v: v.bad(v.nan, "NaN")),
     ValueRule("values/inf", Severity.ERROR, "no value and no block scale is infinite", inf),
     ValueRule("values/all-zero", Severity.WARNING, "no matrix is all zeros", all_zero),
@@ -82,31 +96,68 @@ def check_values(
 ) -> Iterator[tuple[ValueRule, Flaw]]:
     """The flaws of all tensors, in the order of the files. `skip`: paths and tensors that are skipped, since damaged
     members may not even unpack."""
-    total = sum(e.nbytes for f in repo.weights for e in f.index or ())
-    done = 0
-    for file in repo.weights:
-        for entry in file.index or ():
-            done += entry.nbytes
-            if progress:
-                progress(done, total, entry.name)
-            if (str(file.path), entry.name) in skip:
-                continue
-            values = _count(file, entry)
-            for rule in RULES:
-                message = rule.check(values)
-                if message:
-                    yield rule, Flaw(message, file.path, entry.name, offset=entry.offset)
+    stored = [(file.path, file.parsed[1], entry) for file in repo.weights for entry in file.parsed[1]]
+    tensors = [
+        *(_StoredTensor(path, entry, index.files[entry.file], partial(node_builder(index), entry))
+          for path, index, entry in stored if (str(path), entry.name) not in skip),
+        *_decoded_tensors(repo),
+    ]  # fmt: skip
+    total, done = sum(tensor.entry.nbytes for tensor in tensors), 0
+    for tensor in tensors:
+        path, entry = tensor.path, tensor.entry
+        done += entry.nbytes
+        if progress:
+            progress(done, total, entry.name)
+        values = _count(tensor)
+        flaws = ((rule, rule.check(values)) for rule in RULES)
+        yield from ((r, Flaw(text, path, entry.name, offset=entry.offset)) for r, text in flaws if text)
 
 
-def _count(file: RepoFile, entry: Entry) -> Values:
+class _StoredTensor(NamedTuple):
+    """A tensor, its source, which may be a member of an archive, and its node."""
+
+    path: Path
+    entry: Entry
+    source: Source
+    node: Callable[[], Node]
+
+
+def _decoded_tensors(repo: Repo) -> Iterator[_StoredTensor]:
+    """The tensors that several stored ones make up, and the arrays of Orbax."""
+    for path, joined in repo.orbax.models:
+        for entry in joined.index:
+            yield _StoredTensor(
+                path, entry, joined.index.files[entry.file], partial(joined.stored.__getitem__, entry.name)
+            )
+    model = repo.model if repo.weights else None
+    decoded = {n for n, file in enumerate(model.files) if file.coder and file.is_part} if model is not None else {}
+    stored = {entry.name for file in repo.weights for entry in file.parsed[1]} if decoded else {}
+    for entry in model or ():
+        if model is not None and entry.file in decoded and entry.name not in stored:
+            yield _StoredTensor(repo.root, entry, model.files[entry.file], partial(node_builder(model), entry))
+
+
+def _count(tensor: _StoredTensor) -> Values:
     from weighbridge.tensors import kernels
 
-    _, index = file.parsed
-    source = index.files[entry.file]  # a compressed member of an archive is a separate file
+    entry, source = tensor.entry, tensor.source
     values = Values(entry, entry.dtype.kind in (Kind.FLOAT, Kind.BLOCK) and kernels.decodes(entry.dtype))
-    if entry.offset + entry.nbytes > source.size:
+    if entry.offset + entry.nbytes > source.size and not source.is_part:
         return values  # truncated: the container has reported it
-    node = node_builder(index)(entry)
+    try:
+        _read(values, tensor.node())
+    except FormatError as error:
+        if not source.is_part and not source.coder:
+            raise
+        values.damage = error.reason
+    return values
+
+
+def _read(values: Values, node: Node) -> None:
+    """Counts what a tensor has."""
+    from weighbridge.tensors import kernels
+
+    entry = values.entry
     step = max(SLAB // max(entry.spec.row_bytes, 1), 1)
     for lo in range(0, entry.spec.rows, step):
         data = node.read(lo, min(lo + step, entry.spec.rows))
@@ -119,4 +170,3 @@ def _count(file: RepoFile, entry: Entry) -> Values:
             filled = data.nonzero()[0]
             zeros = int(data.size - 1 - filled[-1]) if filled.size else int(data.size) + values.zero_tail
             values.zero_tail = zeros
-    return values

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from weighbridge.base.errors import WeighbridgeError
-from weighbridge.containers import reader
+from weighbridge.containers import own_target
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.losses.shared_storage import copies, is_same
 from weighbridge.conversion.result import Loss
@@ -24,7 +24,7 @@ def copied(
     model: OpenModel, tensors: Mapping[str, Node], storages: Mapping[str, str] = MappingProxyType({})
 ) -> list[Loss]:
     """The losses of tensors that share bytes in the source and are written separately. Only PyTorch files can share."""
-    if reader(model.format).own_target != "torch":
+    if own_target(model.format) != "torch":
         return []
     return [
         Loss(f"stored a second time; in the source it shares bytes with {first}", name)
@@ -34,7 +34,7 @@ def copied(
 
 def drop_tied(model: OpenModel, draft: PlanBuilder) -> None:
     """Drops tensors that a Hugging Face folder's loader copies from another one, if the source stores both once."""
-    if reader(model.format).own_target != "torch":
+    if own_target(model.format) != "torch":
         return
     for name, original in tied_names(model).items():
         if name in draft.tensors and is_same(model.stored[name], model.stored[original]):

@@ -10,6 +10,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.archive import tar as tars
+from weighbridge.containers.opening import format_of
 from weighbridge.io.decompress import CODECS, UnpackSource, codec_of
 from weighbridge.reports.scan.model import Part, Piece, escape
 
@@ -41,13 +42,11 @@ def stream(part: Part) -> Iterator[Piece]:
         yield part.inside("(trailing bytes)", source.window(inner.trailing, left))
 
 
-def packed(part: Part) -> Iterator[Piece]:
-    """Scans the original of a packed file."""
-    from weighbridge.containers.wbpack.container import original  # late: few files are packed
-
+def enclosed(part: Part) -> Iterator[Piece]:
+    """Scans the original of a packed file, or of one of ZipNN."""
     part.budget.spend(members=1)
-    inside = original(part.source)
-    yield part.inside(inside.archive.name or "(original)", inside)
+    inside = format_of(part.source).functions.original(part.source)
+    yield part.inside(inside.title or "(original)", inside)
 
 
 def seven_zip(part: Part) -> Iterator[Piece]:

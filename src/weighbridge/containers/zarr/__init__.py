@@ -1,0 +1,1 @@
+"""Arrays of zarr, and the databases of TensorStore (OCDBT) that hold them: what Orbax writes."""
