@@ -172,6 +172,10 @@ class DecodedStreams(DecodedSource[ZipnnChunk]):
     def fetched(self) -> int:
         return self.packed.fetched
 
+    @property
+    def stored(self) -> int:
+        return self.packed.size
+
     def chunks(self, start: int, end: int) -> Iterator[ZipnnChunk]:
         for number in range(bisect_right(self._starts, start) - 1, len(self.streams)):
             stream, first = self.streams[number], self._starts[number]
