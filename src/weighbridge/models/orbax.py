@@ -80,7 +80,7 @@ def place_pieces(layout: Sequence[tuple[StoredPiece, Box]], stored: list[StoredP
 
 def _find(array: ZarrArray, pieces: DecodedPieces, first: int, number: int) -> ChunkBytes:
     """The bytes of a piece, which has the shape of a whole chunk also where the array ends in it."""
-    piece = pieces.stored[first + number]
+    piece = pieces.pieces[first + number]
     return ChunkBytes(pieces, piece.start, piece.size, c_strides(array.piece), array.swap)
 
 

@@ -45,16 +45,16 @@ class DecodedPieces(DecodedSource[StoredPiece]):
 
     def __init__(self, name: str, stored: Sequence[StoredPiece], file: Callable[[str], Source]) -> None:
         super().__init__(name, stored[-1].start + stored[-1].size if stored else 0)
-        self.stored, self._file = stored, file
+        self.pieces, self._file = stored, file
         self._starts = [piece.start for piece in stored]
         self._spools: OrderedDict[int, SpooledSource] = OrderedDict()
         self._spooling = threading.Lock()
 
     def chunks(self, start: int, end: int) -> Iterator[StoredPiece]:
-        for number in range(bisect_right(self._starts, start) - 1, len(self.stored)):
+        for number in range(bisect_right(self._starts, start) - 1, len(self.pieces)):
             if self._starts[number] >= end:
                 return
-            yield self.stored[number]
+            yield self.pieces[number]
 
     def _readinto(self, offset: int, out: memoryview) -> int:
         piece = next(self.chunks(offset, offset + 1), None)
