@@ -17,6 +17,8 @@ LOGITS_MAGIC: Final = b"_logits_"
 #: Packed files: Safetensors files whose metadata begins with this key.
 PACKED, PACKED_KEY = "wbpack", "wbpack"
 PACKED_SIGN: Final = b'{"__metadata__":{"wbpack":"'
+#: llama.cpp's importance matrices from before those in GGUF.
+IMATRIX_DAT: Final = "imatrix-dat"
 #: ZipNN's files; the key of Safetensors' metadata that lists the tensors it encoded; the formats that hold one file.
 ZIPNN: Final = "zipnn"
 ZIPNN_KEY: Final = "znn_compressed_vectors"
@@ -155,7 +157,7 @@ READ: Final = (
            rewritten_as="safetensors", pickles=True, in_folders=True, recognisers=(*_ZIP, *_TAR, *_COMPRESSED)),
     Format("llama2c", "llama2.c model", (), (".bin",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.llama2c", in_folders=True, recognisers=_LLAMA2C),
-    Format("imatrix-dat", "importance matrix (legacy .dat)", module="weighbridge.containers.ggml.imatrix_dat",
+    Format(IMATRIX_DAT, "importance matrix (legacy .dat)", module="weighbridge.containers.ggml.imatrix_dat",
            advice="wb inspect and wb view show it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
 )  # fmt: skip
 

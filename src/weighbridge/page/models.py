@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.base import Index, Region
-from weighbridge.containers.formats import DISTRIBUTED, DISTRIBUTED_DATA
+from weighbridge.containers.formats import DISTRIBUTED, DISTRIBUTED_DATA, IMATRIX_DAT
 from weighbridge.containers.ggml.imatrix import recognised
-from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
 from weighbridge.io.location import path_text
 from weighbridge.io.source import Source
 from weighbridge.models.archives import resolve

@@ -14,7 +14,7 @@ from typing import Final
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
-from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
+from weighbridge.containers.formats import IMATRIX_DAT
 from weighbridge.models.clients import LLAMA_CPP, ClientVerdict, loads
 from weighbridge.models.llamacpp.rules import accompanies
 from weighbridge.models.open import open_headers

@@ -59,7 +59,8 @@ class _ParsedHeader(NamedTuple):
 
 def parse(source: Source, *, strict: bool = False) -> Index:
     """The tensors of a file as `parse_stored` returns them, those in ZipNN's code decoded as they are read."""
-    return _decoded_tensors(parse_stored(source, strict=strict))
+    index = parse_stored(source, strict=strict)
+    return _decoded_tensors(index) if ZIPNN_KEY in index.metadata else index
 
 
 def parse_stored(source: Source, *, strict: bool = False) -> Index:
@@ -111,13 +112,12 @@ def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
 def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     """As `examine`, including tensors with incomplete data."""
     head = _read_head(source)
-    index = _decoded_tensors(_index(source, head, _place(head, source.size)))
+    index = _index(source, head, _place(head, source.size))
+    index = _decoded_tensors(index) if ZIPNN_KEY in index.metadata else index
     return index, index.findings
 
 
 def _decoded_tensors(index: Index) -> Index:
-    if ZIPNN_KEY not in index.metadata:
-        return index
     from weighbridge.containers.zipnn.tensors import decoded  # late, as above
 
     return decoded(index)

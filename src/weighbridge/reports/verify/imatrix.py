@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
+from weighbridge.containers.formats import IMATRIX_DAT
 from weighbridge.containers.ggml import imatrix
 from weighbridge.containers.ggml.imatrix import Imatrix, ImatrixRecord
-from weighbridge.containers.ggml.imatrix_dat import NAME as IMATRIX_DAT
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
