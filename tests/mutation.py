@@ -80,7 +80,9 @@ def without(module: ModuleType, guard: str) -> Iterator[None]:
     node.test = ast.copy_location(ast.BoolOp(ast.And(), [ast.Constant(False), node.test]), node.test)
     ast.fix_missing_locations(tree)
     changed = {(c.co_qualname, c.co_firstlineno): c for c in _codes(compile(tree, str(module.__file__), "exec"))}
+    gc.unfreeze()  # get_objects leaves out what conftest.py froze
     mine = [f for f in gc.get_objects() if type(f) is FunctionType and f.__code__.co_filename == module.__file__]
+    gc.freeze()
     saved = [(f, f.__code__) for f in mine]
     try:
         for function, code in saved:
