@@ -17,6 +17,7 @@ from tests.containers.framework_files import GOLDEN
 from weighbridge.api.writing import convert
 from weighbridge.base import native as extension
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import ZIPNN_KEY as KEY
 from weighbridge.containers.opening import parse
 from weighbridge.containers.safetensors.container import examine
@@ -180,7 +181,7 @@ def test_a_stream_of_another_tensor_is_refused() -> None:
 
 def tensors_of(examined: Any) -> set[str]:
     index, findings = examined
-    assert [f.rule for f in findings] == ["safetensors/zipnn"]
+    assert [(f.rule, f.severity) for f in findings] == [("safetensors/zipnn", Severity.ERROR)]
     return {entry.name for entry in index}
 
 
