@@ -18,6 +18,7 @@ from tests.containers.framework_files import table
 from tests.reports import makers as m
 
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS
+from weighbridge.containers.formats import OCDBT_MANIFEST
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.reports.identify import FOLDERS, identify, name_lies
 
@@ -49,6 +50,7 @@ CASES: list[tuple[str, Files, str]] = [
     ("deepspeed", {"mp_rank_00_model_states.pt": ZIP}, ""),
     ("megatron", {"mp_rank_00/model_optim_rng.pt": ZIP}, ""),
     ("nemo-folder", {"weights/.metadata": b"\x80\x02}.", "weights/__0_0.distcp": ZIP}, ""),
+    ("orbax", {"_METADATA": b"{}", "manifest.ocdbt": OCDBT_MANIFEST}, ""),
     ("tensorrt-llm", {"config.json": b'{"mapping": {"tp_size": 1}}', "rank0.safetensors": WEIGHTS}, ""),
     ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),
     ("weights", {"w.safetensors": WEIGHTS}, ""),

@@ -64,7 +64,7 @@ def test_more_of_the_same_are_counted_after_the_last_that_is_named(
 ) -> None:
     errors = [UnsupportedError(f"w{number:02} has no reader") for number in range(44, 0, -1)]
     monkeypatch.setattr(packing, "unpacked", lambda repo: SimpleNamespace(errors=errors))
-    told = [flaw.message for flaw in packing.unread(SimpleNamespace(root=tmp_path))]  # type: ignore[arg-type]
+    told = [flaw.message for flaw in packing.unread(SimpleNamespace(root=tmp_path, memo={}, single=False))]  # type: ignore[arg-type]
     assert told == sorted(told)
     assert told[0] == "w01 has no reader"
     assert told[-1] == "w10 has no reader (and 34 more weights)"

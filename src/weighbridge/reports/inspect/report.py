@@ -212,7 +212,7 @@ def report_of(
     tensors = Counter(owners[e.file] for e in index.entries)
     starts = [*index.data_start, *[0] * len(owners)]
     sources = {owner: index.files[owner] for owner in owners}
-    files = tuple(InspectedFile(Path(s.name).name, s.size, tensors[n], starts[n]) for n, s in sources.items())
+    files = tuple(InspectedFile(Path(s.name).name, s.stored, tensors[n], starts[n]) for n, s in sources.items())
     chosen, selected = _select_rows(entries, counted, [Path(index.files[n].name).name for n in owners], selection)
     sums: dict[str, list[int]] = {}
     for e in index.entries:
