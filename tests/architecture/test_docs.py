@@ -77,6 +77,7 @@ def test_aliases_are_unique() -> None:
     assert len(BY_NAME) == sum(1 + len(r.aliases) for r in COMMANDS)
 
 
+@pytest.mark.slow
 def test_generated_pages_are_up_to_date() -> None:
     pages = load_program(DOCS / "generate.py", "generate_docs").PAGES
     stale = [n for n, make in pages.items() if text(DOCS / n) != "\n".join(make()).rstrip() + "\n"]

@@ -16,6 +16,7 @@ def console() -> Any:
     return load_program(house.ROOT / "docs" / "console.py", "docs_console")
 
 
+@pytest.mark.slow
 def test_the_outputs_are_those_of_the_commands(console: ModuleType) -> None:
     assert console.stale_pages(write=False) == [], "run `make docs`"
 

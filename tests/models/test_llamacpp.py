@@ -374,6 +374,7 @@ def projector_faults(name: str, keys: Metadata, slots: Tensors) -> dict[str, tup
     return dict(sorted(out.items(), key=lambda fault: crc32(f"{name} {fault[0]}".encode()))[:KEPT])
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_every_projector_type_of_the_table_is_one_of_llama_cpp(tmp_path: Path) -> None:
     """A file without tensors is refused, but not for its type."""
@@ -386,6 +387,7 @@ def test_every_projector_type_of_the_table_is_one_of_llama_cpp(tmp_path: Path) -
         assert ("unknown projector type" in refusal) == (name == "clap") == ("llamacpp/mmproj-type" in ours), name
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_the_projector_types_that_stack_frames_need_their_number(tmp_path: Path) -> None:
     keys, _ = projector("voxtral")

@@ -36,6 +36,7 @@ def settled(page: Any) -> Any:
     return page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("panel", PANELS)
 def test_everybody_can_use_a_panel(visit: Visits, model_url: str, panel: str) -> None:
     """axe finds nothing, in light and dark; and nothing is wider than a phone."""

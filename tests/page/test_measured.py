@@ -165,6 +165,7 @@ def test_a_file_beside_a_model_is_no_refused_model(imatrix: Path) -> None:
     assert answers["What runs it"] == ("info", "accompanies a model: llama.cpp takes it as --imatrix")
 
 
+@pytest.mark.slow
 def test_everybody_can_use_the_importance(visit: Visits, imatrix_url: str) -> None:
     check(visit, at(imatrix_url, "importance"))
 
@@ -291,6 +292,7 @@ def test_measurements_are_drawn(visit: Visits, reports_url: str) -> None:
     assert tensors.locator("circle").count() == tensors.locator("tbody tr").count() == 23
 
 
+@pytest.mark.slow
 def test_everybody_can_use_the_quality(visit: Visits, reports_url: str) -> None:
     check(visit, at(reports_url, "quality"))
 

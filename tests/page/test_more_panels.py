@@ -46,6 +46,7 @@ def adapter_url(described: Path) -> Iterator[str]:
     yield from serving(described, described.parent / "lora")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "panel"),
     [("folder", "folder"), ("folder", "graph"), ("pair", "summary"), ("pair", "tensors"), ("pair", "architecture"),

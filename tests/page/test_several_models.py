@@ -195,11 +195,13 @@ def test_an_exported_family_has_its_tree(visit: Visits, family: list[Path], tmp_
 # ---- both in each panel ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("panel", ["numbers", "layout", "microscope", "microscope&mode=bytes", "diff"])
 def test_everybody_can_use_a_panel_of_two(visit: Visits, pair_url: str, panel: str) -> None:
     check(visit, at(pair_url, panel, tensor=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("panel", ["lineage", "summary"])
 def test_everybody_can_use_a_panel_of_several(visit: Visits, family_url: str, panel: str) -> None:
     check(visit, at(family_url, panel))

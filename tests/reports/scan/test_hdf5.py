@@ -90,6 +90,7 @@ def test_damage_raises_nothing_unexpected() -> None:
         assert "scan/failure" not in {f.rule for f in scanned(data).findings}
 
 
+@pytest.mark.slow
 def test_parts_that_are_used_again_and_again_are_not_followed_for_ever() -> None:
     """A group whose 400 links lead to one header of a megabyte, at 400 places in it."""
     count, size = 400, 1 << 20

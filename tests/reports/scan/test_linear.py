@@ -99,6 +99,7 @@ def test_what_shares_bytes_costs_no_more_than_its_own(make: Callable[[int], byte
     assert [(r.verdict, r.complete) for r in reports[1:]] == [(ScanVerdict.MALFORMED, False)] * 2
 
 
+@pytest.mark.slow
 def test_what_is_honestly_packed_is_unpacked() -> None:
     """Bytes that are unpacked count as the file's own, in each form of compression."""
     numbers = v.p(b"(" + b"K\1" * (9 << 20) + b"l")
