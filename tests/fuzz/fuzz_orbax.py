@@ -10,10 +10,10 @@ import harness
 from tests.containers.framework_files import GOLDEN
 
 from weighbridge.base.errors import FormatError
-from weighbridge.containers.formats import OCDBT_MANIFEST
+from weighbridge.containers.formats import OCDBT_FILE, OCDBT_MANIFEST
 from weighbridge.containers.zarr.arrays import read_array
 from weighbridge.containers.zarr.chunks import DecodedPieces, StoredPiece
-from weighbridge.containers.zarr.ocdbt import MANIFEST, StoredValue, read_database
+from weighbridge.containers.zarr.ocdbt import StoredValue, read_database
 from weighbridge.io.source import BytesSource, Source
 from weighbridge.models.orbax import pieces_of, place_pieces
 
@@ -27,7 +27,7 @@ _VALUES = {
     for name, data in _FILES.items() if name.startswith("files3/")
 }  # fmt: skip
 _PLAIN = b'{"zarr_format":2,"shape":[4],"chunks":[2],"order":"C","compressor":null,"dtype":"<f4","fill_value":0}'
-_SIZE = len(_FILES[f"plain/{MANIFEST}"])
+_SIZE = len(_FILES[f"plain/{OCDBT_FILE}"])
 
 
 def target(data: bytes) -> None:
@@ -55,7 +55,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> list[bytes]:
-    return [_FILES[f"plain/{MANIFEST}"] + _FILES[_ROOT], _FILES["files3/w/zarr.json"], _PLAIN]
+    return [_FILES[f"plain/{OCDBT_FILE}"] + _FILES[_ROOT], _FILES["files3/w/zarr.json"], _PLAIN]
 
 
 if __name__ == "__main__":

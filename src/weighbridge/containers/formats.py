@@ -30,7 +30,8 @@ ORBAX_FORMAT: Final = "orbax"
 #: The description of a tree of its arrays; the items of a step that are a model, the likeliest first.
 ORBAX: Final = "_METADATA"
 ORBAX_ITEMS: Final = ("default", "params", "model", "state", "items", "train_state")
-#: The first bytes of the records of its database.
+#: Its database: the file that names the others, and the first bytes of its records.
+OCDBT_FILE: Final = "manifest.ocdbt"
 OCDBT_MANIFEST, OCDBT_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"

@@ -203,6 +203,18 @@ class DecodedSource(Source, Generic[AnyChunk]):
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
 
 
+class UnpackedSource(DecodedSource[AnyChunk]):
+    """The decoded content of one source, `packed`."""
+
+    def __init__(self, packed: Source, size: int) -> None:
+        super().__init__(packed.name, size)
+        self.packed, self.remote = packed, packed.remote
+
+    @property
+    def fetched(self) -> int:
+        return self.packed.fetched
+
+
 class FileSource(Source):
     """A regular file, read with `pread`; opened on construction, so a missing file fails here."""
 

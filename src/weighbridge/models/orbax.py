@@ -9,7 +9,7 @@ Reference: orbax-checkpoint 0.12.8."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -19,10 +19,10 @@ from weighbridge.base.limits import INDEX_JSON
 from weighbridge.base.spec import c_strides
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.boxes import Box
-from weighbridge.containers.formats import ORBAX, ORBAX_FORMAT
+from weighbridge.containers.formats import OCDBT_FILE, ORBAX, ORBAX_FORMAT
 from weighbridge.containers.zarr.arrays import ARRAYS, ZarrArray, read_array
 from weighbridge.containers.zarr.chunks import DecodedPieces, StoredPiece
-from weighbridge.containers.zarr.ocdbt import MANIFEST, StoredValue, read_database
+from weighbridge.containers.zarr.ocdbt import StoredValue, read_database
 from weighbridge.io.source import Source
 from weighbridge.models.distributed import ChunkBytes, Chunked
 from weighbridge.models.jsonfile import decode
@@ -50,8 +50,8 @@ def open_orbax(place: Place, sources: Sequence[Source]) -> JoinedModel:
 
     metadata = file(ORBAX)
     tree: dict[str, Any] = decode(metadata.read(0, metadata.size), metadata.name, dict[str, Any], INDEX_JSON)
-    if MANIFEST in files:
-        values = read_database(files[MANIFEST], file)
+    if OCDBT_FILE in files:
+        values = read_database(files[OCDBT_FILE], file)
     else:
         values = {name: StoredValue(name, 0, source.size) for name, source in files.items()}
     arrays = read_arrays(values, file, str(root))
@@ -109,7 +109,7 @@ def entry_of(name: str, chunked: Chunked, file: int) -> Entry:
     return Entry(name, chunked.spec.dtype, chunked.spec.shape, offset, chunked.spec.nbytes, file)
 
 
-def read_arrays(values: Mapping[str, StoredValue], file: Any, root: str) -> dict[str, ZarrArray]:
+def read_arrays(values: Mapping[str, StoredValue], file: Callable[[str], Source], root: str) -> dict[str, ZarrArray]:
     """The arrays by name."""
     arrays: dict[str, ZarrArray] = {}
     for key, value in values.items():

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
 from weighbridge.io.decompress import decompressed
-from weighbridge.io.source import DecodedSource, Source
+from weighbridge.io.source import Source, UnpackedSource
 
 _FOOTER: Final = struct.Struct("<IBI")
 _HEAD: Final = struct.Struct("<II")
@@ -63,12 +63,12 @@ def frames_of(source: Source) -> list[ZstdFrame]:
     ]
 
 
-class SeekableSource(DecodedSource[ZstdFrame]):
+class SeekableSource(UnpackedSource[ZstdFrame]):
     """The content of a stream with a table. Closing it leaves the stream open."""
 
     def __init__(self, packed: Source, frames: Sequence[ZstdFrame]) -> None:
-        super().__init__(packed.name, frames[-1].start + frames[-1].size)
-        self.packed, self.frames, self.remote = packed, frames, packed.remote
+        super().__init__(packed, frames[-1].start + frames[-1].size)
+        self.frames = frames
         self._starts = [frame.start for frame in frames]
 
     def chunks(self, start: int, end: int) -> Iterator[ZstdFrame]:

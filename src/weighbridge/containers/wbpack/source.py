@@ -9,18 +9,18 @@ from weighbridge.base.errors import FormatError
 from weighbridge.containers.wbpack.archive import PackedArchive, PackedChunk
 from weighbridge.containers.wbpack.codec import is_delta, unpack_chunk
 from weighbridge.io.bases import open_base
-from weighbridge.io.source import DecodedSource, Source
+from weighbridge.io.source import Source, UnpackedSource
 
 
-class OriginalSource(DecodedSource[PackedChunk]):
+class OriginalSource(UnpackedSource[PackedChunk]):
     """The original's bytes. Each chunk is checked when it is decoded. `bases`: the files that deltas refer to; if None,
     they are searched for when the first delta is read (`io/bases.py`). Closing it closes the packed file."""
 
     coder = "wb pack"
 
     def __init__(self, packed: Source, archive: PackedArchive, bases: Sequence[Source] | None = None) -> None:
-        super().__init__(packed.name, archive.size)
-        self.packed, self.archive, self.remote = packed, archive, packed.remote
+        super().__init__(packed, archive.size)
+        self.archive = archive
         self._bases = bases
         self._opening = threading.Lock()
 
@@ -28,10 +28,6 @@ class OriginalSource(DecodedSource[PackedChunk]):
     def title(self) -> str:
         """The original's name; "" if it is unknown."""
         return self.archive.name
-
-    @property
-    def fetched(self) -> int:
-        return self.packed.fetched
 
     @property
     def stored(self) -> int:

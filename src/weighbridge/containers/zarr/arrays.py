@@ -28,8 +28,8 @@ ARRAYS: Final = ("/.zarray", "/zarr.json")
 _MOST: Final = 1 << 63
 _LETTERS: Final = MappingProxyType({"f": "F", "i": "I", "u": "U", "b": "BOOL", "c": "C"})
 _NAMED: Final[Mapping[str, DType]] = MappingProxyType({row.numpy: row for row in TABLE if row.numpy})
-#: Codecs of chunks, by their names in the metadata.
-_CODECS: Final = MappingProxyType({"zstd": "zstd", "gzip": "gzip", "zlib": "zlib"})
+#: Codecs of chunks, as the metadata and `io/decompress.py` name them.
+_CODECS: Final = frozenset({"zstd", "gzip", "zlib"})
 
 
 class ZarrArray(NamedTuple):
@@ -144,7 +144,7 @@ def _codec(name: str, codec: str | None) -> str:
         raise UnsupportedError(
             f"{name}: an array of zarr with the codec {codec!r}", hint="zstd, gzip and zlib are read"
         )
-    return _CODECS[codec] if codec is not None else ""
+    return codec or ""
 
 
 def _known(name: str, row: DType | None, dtype: object) -> DType:

@@ -22,7 +22,6 @@ from weighbridge.containers.frameworks.sstable import crc32c
 from weighbridge.io.decompress import decompressed
 from weighbridge.io.source import Source
 
-MANIFEST: Final = "manifest.ocdbt"
 _LEAST: Final = 18  # bytes of a record: magic, length, two varints, checksum
 _NODE: Final = 64 * MIB  # decoded bytes of a node; TensorStore's own limit is 8 MiB
 _NODES: Final = 256 * MIB  # of all nodes, and of all keys

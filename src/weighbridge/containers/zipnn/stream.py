@@ -26,7 +26,7 @@ from weighbridge.base.limits import DIMS
 from weighbridge.base.native import join_planes
 from weighbridge.base.spec import Shape
 from weighbridge.io.decompress import huffman_block
-from weighbridge.io.source import DecodedSource, Source
+from weighbridge.io.source import Source, UnpackedSource
 
 SIGN: Final = b"ZN\0"
 HEAD: Final = 32
@@ -157,20 +157,16 @@ def read_streams(source: Source) -> tuple[ZipnnStream, ...]:
     return tuple(streams)
 
 
-class DecodedStreams(DecodedSource[ZipnnChunk]):
+class DecodedStreams(UnpackedSource[ZipnnChunk]):
     """The bytes of the originals of streams, one after the other. Closing it closes the source if it is `owned`."""
 
     coder, title = "ZipNN", ""
 
     def __init__(self, source: Source, streams: Sequence[ZipnnStream], *, owned: bool = True) -> None:
         self._starts = [*accumulate((stream.size for stream in streams), initial=0)]
-        super().__init__(source.name, self._starts[-1])
-        self.packed, self.streams, self.remote, self._owned = source, streams, source.remote, owned
+        super().__init__(source, self._starts[-1])
+        self.streams, self._owned = streams, owned
         self._tables: dict[int, list[tuple[_Plane, ...]]] = {}
-
-    @property
-    def fetched(self) -> int:
-        return self.packed.fetched
 
     @property
     def stored(self) -> int:

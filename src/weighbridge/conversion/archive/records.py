@@ -90,12 +90,11 @@ def places_of(source: Source) -> tuple[StoredTensor, ...]:
 def data_places(place: Place) -> dict[Path, tuple[StoredTensor, ...]]:
     """The tensors in each data file that the header of a model in a folder names, as ONNX's external data."""
     with open_weights(place.path) as model:
-        files = {path: str(path) for path in model.place.data}
         stored: dict[str, list[StoredTensor]] = {}
         for entry in model.index:
             tensor = StoredTensor(entry.name, entry.dtype, entry.shape, entry.offset, entry.offset + entry.nbytes)
             stored.setdefault(model.index.files[entry.file].name, []).append(tensor)
-        return {path: tuple(stored.get(name, ())) for path, name in files.items()}
+        return {path: tuple(stored.get(str(path), ())) for path in model.place.data}
 
 
 def files_of(src: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.archive.zip_records import LOCAL
+from weighbridge.containers.formats import OCDBT_FILE
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.decompress import BROKEN, CODECS, WITH_MAGIC, codec_of
 from weighbridge.io.source import Source
@@ -68,7 +69,7 @@ def kind_of(source: Source, place: MemberPath) -> str:
 def is_data_file(path: str) -> bool:
     """Whether a file has chunks of an Orbax checkpoint: it is among the data files of a database."""
     match = _DATA_FILE.fullmatch(path)
-    return match is not None and (Path(match[1]) / "manifest.ocdbt").is_file()
+    return match is not None and (Path(match[1]) / OCDBT_FILE).is_file()
 
 
 def is_storage(name: str, head: bytes) -> bool:
