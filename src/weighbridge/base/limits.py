@@ -6,6 +6,8 @@ from typing import Final
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+# Bytes of one tensor, and elements of one axis: files, and numpy, count them as signed numbers of 64 bits.
+SIGNED_64: Final = 1 << 63
 # Bytes of arrays and buffers that a provider keeps by default: some decoded matrices of a large model.
 PROVIDER_CACHE: Final = 256 * MIB
 

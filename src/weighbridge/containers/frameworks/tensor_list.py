@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import BY_NAME, U8
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
-from weighbridge.base.limits import DECODED_TENSORS, DIMS
+from weighbridge.base.limits import DECODED_TENSORS, DIMS, SIGNED_64
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers.base import Entry, Finding, Index, Region, Rule, Severity
 from weighbridge.containers.data_files import DataFile, check_name
 from weighbridge.io.source import BytesSource, Source
 
-_MOST: Final = 1 << 63  # bytes of one tensor
 #: Types that only some formats have, by their bits.
 PACKED: Final[Mapping[str, int]] = MappingProxyType({"U4": 4, "I4": 4, "U3": 3, "U2": 2, "I2": 2, "U1": 1})
 #: The rules that all these formats share.
@@ -52,7 +51,7 @@ class TensorList:
     def spec(self, name: str, dtype: str | None, shape: Sequence[int], kind: object, at: int | None) -> Spec | None:
         """The type and shape of a tensor. None, and a finding, if Weighbridge doesn't have the type, whose name
         in the file is `kind`."""
-        if len(shape) > DIMS or any(not 0 <= n < _MOST for n in shape) or math.prod(shape) >= _MOST:
+        if len(shape) > DIMS or any(not 0 <= n < SIGNED_64 for n in shape) or math.prod(shape) >= SIGNED_64:
             raise self.error("the shape is impossible", name, at, found=list(shape)[:8])
         if dtype is not None and dtype in PACKED:
             nbytes = -(-math.prod(shape) * PACKED[dtype] // 8)

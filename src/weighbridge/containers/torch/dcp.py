@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_READING, SHARDS
+from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_READING, SHARDS, SIGNED_64
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index, Region, Rule, Severity
@@ -39,7 +39,6 @@ NAME, DATA = DISTRIBUTED, DISTRIBUTED_DATA
 #: The file that lists everything, and the suffix of the files with the items.
 METADATA: Final = ".metadata"
 SUFFIX: Final = ".distcp"
-_MOST: Final = 1 << 63  # bytes of one tensor
 _E, _W = Severity.ERROR, Severity.WARNING
 
 RULES: Final = MappingProxyType(
@@ -294,7 +293,7 @@ class _Reader:
         kind = _fields(entry.get("properties"), "TensorProperties").get("dtype")
         dtype = DTYPES.get(kind.name) if isinstance(kind, Global) and kind.module == "torch" else None
         shape = counts(entry.get("size"), "a tensor's shape")
-        if dtype is not None and Spec(shape, dtype).nbytes >= _MOST:
+        if dtype is not None and Spec(shape, dtype).nbytes >= SIGNED_64:
             raise UnexpectedOpcode(f"{name[:100]!r} has too many elements")
         if dtype is None or (dtype.block > 1 and not shape):
             self.note("dtype", f"it is left out: its type is {preview(kind)}", name)

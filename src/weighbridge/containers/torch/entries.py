@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from weighbridge.base.dtypes import DType, swap
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS
+from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS, SIGNED_64
 from weighbridge.base.spec import Spec, in_c_order
 from weighbridge.containers.base import CAPPED, Entry, Finding, Index, Region, Severity
 from weighbridge.io.source import BytesSource, FlippedSource, Source, Window
@@ -17,8 +17,6 @@ from weighbridge.unpickle.explain import explain
 from weighbridge.unpickle.libraries.torch import Reading, Remark, SavedTensor, Storage
 from weighbridge.unpickle.libraries.torch_types import InlineBytes
 from weighbridge.unpickle.machine import Machine
-
-_MOST: Final = 1 << 63  # bytes of one tensor
 
 
 class StoragePlace(NamedTuple):
@@ -172,7 +170,7 @@ def _entry(name: str, t: SavedTensor, place: StoragePlace) -> Entry:
             raise FormatError(f"{t.dtype} that isn't in C order")
         shape = (*shape[:-1], shape[-1] * t.dtype.block)
     spec = Spec(shape, t.dtype)
-    if spec.nbytes >= _MOST:
+    if spec.nbytes >= SIGNED_64:
         raise FormatError("it has too many elements", found=list(shape))
     if spec.elements == 0:
         return Entry(name, t.dtype, shape, place.start, 0, place.file)

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
-from weighbridge.base.limits import DIMS, SHARDS
+from weighbridge.base.limits import DIMS, SHARDS, SIGNED_64
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.torch.zero_parts import (
@@ -55,7 +55,6 @@ _PARTS: Final = {1: "single_partition_of_fp32_groups", 2: "single_partition_of_f
 _SHARDED: Final = 3
 Weight = TypeVar("Weight")
 _ALIGNED: Final = 2  # x processes: the size that a group of stages 1 and 2 is padded to
-_MOST: Final = 1 << 63
 #: The hint of every fault.
 AGAIN: Final = "copy the whole folder again, or use another step"
 
@@ -157,7 +156,7 @@ def optimizer_states(file: int, index: Index, value: Any) -> OptimizerStates:
     gaps = state.get("param_alignment_paddings")
     if gaps is not None:
         nested = isinstance(gaps, list | tuple) and all(isinstance(group, list | tuple) for group in gaps)
-        if not nested or not all(type(n) is int and 0 <= n < _MOST for group in gaps for n in group):
+        if not nested or not all(type(n) is int and 0 <= n < SIGNED_64 for group in gaps for n in group):
             raise FormatError("not the padding after each weight", path=path, field="param_alignment_paddings")
         gaps = tuple(map(tuple, gaps))
     return OptimizerStates(path, file, stage, ranks, stored, gaps, _step(index, state))
@@ -186,7 +185,7 @@ def _shapes(value: Any, path: str, name: str) -> dict[str, Shape]:
     out: dict[str, Shape] = {}
     for key, shape in _dict(value, path, name).items():
         good = isinstance(key, str) and isinstance(shape, list | tuple) and len(shape) <= DIMS
-        if not good or not all(type(n) is int and 0 <= n < _MOST for n in shape):
+        if not good or not all(type(n) is int and 0 <= n < SIGNED_64 for n in shape):
             raise FormatError("not a weight's shape", path=path, field=f"{name}.{key}"[:200], found=repr(shape)[:80])
         out[key] = tuple(shape)
     return out

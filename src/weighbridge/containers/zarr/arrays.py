@@ -19,13 +19,12 @@ import msgspec
 
 from weighbridge.base.dtypes import BY_NAME, TABLE, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import DIMS
+from weighbridge.base.limits import DIMS, SIGNED_64
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers.boxes import Box
 
 #: The ends of the keys with an array's metadata.
 ARRAYS: Final = ("/.zarray", "/zarr.json")
-_MOST: Final = 1 << 63
 _LETTERS: Final = MappingProxyType({"f": "F", "i": "I", "u": "U", "b": "BOOL", "c": "C"})
 _NAMED: Final[Mapping[str, DType]] = MappingProxyType({row.numpy: row for row in TABLE if row.numpy})
 #: Codecs of chunks, as the metadata and `io/decompress.py` name them.
@@ -90,15 +89,15 @@ def read_array(name: str, data: bytes, path: str) -> ZarrArray:
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise FormatError("the metadata of an array is wrong", path=path, field=name, found=str(error)[:80]) from None
     shape, chunk = result.spec.shape, result.chunk
-    fits = len(shape) == len(chunk) == len(result.piece) <= DIMS and prod(shape) * result.spec.dtype.size < _MOST
-    if not fits or prod(chunk) >= _MOST or any(a % b for a, b in zip(chunk, result.piece, strict=True)):
+    fits = len(shape) == len(chunk) == len(result.piece) <= DIMS and prod(shape) * result.spec.dtype.size < SIGNED_64
+    if not fits or prod(chunk) >= SIGNED_64 or any(a % b for a, b in zip(chunk, result.piece, strict=True)):
         raise FormatError("the chunks of an array don't fit it", path=path, field=name, found=(shape, chunk))
     return result
 
 
 def _shape(values: Any, least: int) -> Shape:
     """A list of numbers. Raises ValueError for any other value."""
-    if not isinstance(values, list) or not all(type(n) is int and least <= n < _MOST for n in values):
+    if not isinstance(values, list) or not all(type(n) is int and least <= n < SIGNED_64 for n in values):
         raise ValueError(f"{values!r} is no shape")
     return tuple(values)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from weighbridge.base.dtypes import TABLE, U8, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import SIGNED_64
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.formats import ZIPNN_KEY as KEY
@@ -25,7 +26,6 @@ from weighbridge.io.source import Source
 
 _TORCH: Final = {row.torch: row for row in TABLE if row.torch}
 _ENCODED: Final = frozenset(kind.type for kind in KINDS.values())
-_MOST: Final = 1 << 63
 
 
 class EncodedTensor(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class EncodedTensor(msgspec.Struct, frozen=True):
             shape = tuple(msgspec.json.decode(self.shape, type=list[int]))
         except msgspec.MsgspecError:
             return None
-        if dtype is None or dtype.name not in _ENCODED or any(not 0 <= n < _MOST for n in shape):
+        if dtype is None or dtype.name not in _ENCODED or any(not 0 <= n < SIGNED_64 for n in shape):
             return None
         return Spec(shape, dtype)
 
