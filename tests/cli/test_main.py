@@ -42,6 +42,10 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[click.Command], None]:
     return put
 
 
+#: What `threading.Event.wait` may raise at Ctrl-C.
+UNLOCKED = RuntimeError("release unlocked lock")
+UNLOCKED.__context__ = KeyboardInterrupt()
+
 ERRORS = [
     (FormatError("bad", path="f", offset=7), 2, ["error: f, byte 7: bad"]),
     (UnsupportedError("can't", hint="try that"), 2, ["error: can't", "hint: try that"]),
@@ -53,6 +57,8 @@ ERRORS = [
     (OSError("odd"), 2, ["odd"]),
     (MemoryError(), 2, ["out of memory", "--max-memory"]),
     (KeyboardInterrupt(), 130, ["interrupted"]),
+    (UNLOCKED, 130, ["interrupted"]),
+    (RuntimeError("other"), 70, ["fault of weighbridge"]),
     (click.UsageError("odd option"), 2, ["odd option"]),
     (click.FileError("f", "gone"), 2, ["gone"]),
     (SystemExit(143), 143, []),

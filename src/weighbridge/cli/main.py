@@ -304,7 +304,8 @@ def _report(error: BaseException) -> int:
 
                 hint = advice(error) or f"{error.ctx.command_path} --help"
             print_error(error.format_message(), hint)
-        case KeyboardInterrupt() | click.Abort():
+        # Ctrl-C inside a wait of `threading` may leave its lock released: "release unlocked lock".
+        case KeyboardInterrupt() | click.Abort() | RuntimeError(__context__=KeyboardInterrupt()):
             print_error("interrupted")
             return INTERRUPTED
         case SystemExit():
