@@ -418,7 +418,7 @@ _SEEN: Counter[tuple[str, object]] = Counter()
 def _trials(family: str, kind: str) -> list[Trial]:
     """Every judge of every recorded model of a family, by itself; those first that see most faults of this kind."""
     single = [judge for judge in JUDGES if judge is not judge_recorded]
-    trials = [*single, judge_dialects, *(partial(_judge, *pair) for pair in recorded_pairs(family))]
+    trials: list[Trial] = [*single, judge_dialects, *(partial(_judge, *pair) for pair in recorded_pairs(family))]
     return sorted(trials, key=lambda trial: -_SEEN[kind, _judge_of(trial)])
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -512,13 +512,13 @@ FAULTS: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-def entries_of(document: dict[str, Any]) -> dict[str, Any]:
+def entries_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a table by section: those of a section by name or number."""
     fuses = {f"fuse.{dialect}": fuses for dialect, fuses in document.get("fuse", {}).items()}
     return {"role": document["role"], "key": dict(enumerate(document["meta"]["key"])), **fuses}
 
 
-def faults(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def faults(table: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What is wrong in a table, and the table."""
     for section, entries in entries_of(projector_document(table)).items():
         for entry, fields in entries.items():
