@@ -54,7 +54,7 @@ TWINS = """() => {
   for (const row of document.querySelectorAll("main :is(tbody tr, [role=row], li, .b)")) {
     const byte = row.matches(".b"), html = byte ? row.className : row.outerHTML;
     const group = byte ? row.parentElement.className : row.parentElement;
-    const markup = html.replace(/ data-twin=""/g, "").replace(/>[^<]+</g, ">x<").replace(numbered, ' $1="x"');
+    const markup = html.replace(/ data-twin=""|<wbr>/g, "").replace(/>[^<]+</g, ">x<").replace(numbered, ' $1="x"');
     if (!seen.has(group)) seen.set(group, new Set());
     row.toggleAttribute("data-twin", seen.get(group).has(markup));
     seen.get(group).add(markup);
@@ -68,11 +68,13 @@ def violations(page: Any, options: dict[str, Any] | None = None) -> list[Any]:
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe.axe_script)
     page.evaluate(TWINS)
+    hidden = page.add_style_tag(content="[data-twin] { display: none !important }")
     found: list[Any] = page.evaluate(
-        """options => axe.run({ exclude: ["[data-twin]"] }, options).then(({ violations }) =>
+        """options => axe.run(options).then(({ violations }) =>
         violations.map(({ id, nodes }) => [id, nodes.slice(0, 3).map(({ html }) => html.slice(0, 200))]))""",
         {"resultTypes": ["violations"], **(options or {})},
     )
+    hidden.evaluate("style => style.remove()")
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Exported pages: of a pickle, a truncated file, and an adapter with its base model."""
     folder = tmp_path_factory.mktemp("looks")
     tensors = {f"layer.{n}": np.ones((4, 4), np.float32) for n in range(20)}
