@@ -47,6 +47,37 @@ def until(page: Any, expression: str) -> None:
         page.wait_for_timeout(20)
 
 
+#: Marks rows that have the tags, classes, styles and attributes of one before them, of whose texts both or neither are
+#: empty: what axe finds in one it finds in the other. Bytes are compared wherever they are.
+TWINS = """() => {
+  const seen = new Map(), numbered = / (title|aria-label|aria-rowindex|data-row)="[^"]+"/g;
+  for (const row of document.querySelectorAll("main :is(tbody tr, [role=row], li, .b)")) {
+    const byte = row.matches(".b"), html = byte ? row.className : row.outerHTML;
+    const group = byte ? row.parentElement.className : row.parentElement;
+    const markup = html.replace(/ data-twin=""|<wbr>/g, "").replace(/>[^<]+</g, ">x<").replace(numbered, ' $1="x"');
+    if (!seen.has(group)) seen.set(group, new Set());
+    row.toggleAttribute("data-twin", seen.get(group).has(markup));
+    seen.get(group).add(markup);
+  }
+}"""
+
+
+def violations(page: Any, options: dict[str, Any] | None = None) -> list[Any]:
+    """What axe finds on a page: rules, with the first elements that break them. Only these leave the browser."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(axe.axe_script)
+    page.evaluate(TWINS)
+    hidden = page.add_style_tag(content="[data-twin] { display: none !important }")
+    found: list[Any] = page.evaluate(
+        """options => axe.run(options).then(({ violations }) =>
+        violations.map(({ id, nodes }) => [id, nodes.slice(0, 3).map(({ html }) => html.slice(0, 200))]))""",
+        {"resultTypes": ["violations"], **(options or {})},
+    )
+    hidden.evaluate("style => style.remove()")
+    return found
+
+
 class Complaints(list[str]):
     """What a page writes to the console, and what it asks of others than its own server."""
 

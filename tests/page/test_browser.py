@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.page.conftest import Visits, running, serving, until
+from tests.page.conftest import Visits, running, serving, until, violations
 from tests.page.samples import HOSTILE, MANY, llama, sparse
 
 import weighbridge as wb
@@ -38,20 +38,21 @@ def settled(page: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("panel", PANELS)
-def test_everybody_can_use_a_panel(visit: Visits, model_url: str, panel: str) -> None:
+def test_everybody_can_use_a_panel(visit: Visits, request: pytest.FixtureRequest, panel: str) -> None:
     """axe finds nothing, in light and dark; and nothing is wider than a phone."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = settled(visit(at(model_url, panel, tensor=4), bypass_csp=True))
+    url = request.getfixturevalue("chat_url" if panel == "tokenizer" else "model_url")
+    page = settled(visit(at(url, panel, tensor=4), bypass_csp=True))
     for scheme, rules in (("Light", None), ("Dark", {"runOnly": ["color-contrast"]})):
         page.get_by_role("button", name=scheme).click()
-        found = axe.run(page, options=rules).response["violations"]
-        assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found] == [], scheme
+        assert violations(page, rules) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     until(page, "document.documentElement.scrollWidth <= 390")
 
 
-def test_a_plain_file_of_tensors_has_no_tokenizer_and_no_cache(visit: Visits, tmp_path: Path, model_url: str) -> None:
-    """And what is a model has both."""
+def test_a_plain_file_of_tensors_has_no_tokenizer_and_no_cache(
+    visit: Visits, tmp_path: Path, model_url: str, chat_url: str
+) -> None:
+    """Nor has a GGUF without a tokenizer one; what is a model has what it needs."""
     np.savez(tmp_path / "x.npz", a=np.ones((4, 8)), b=np.ones(3))
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": np.ones(3), "step": 3}))
     for file in ("x.npz", "x.pkl"):
@@ -62,8 +63,10 @@ def test_a_plain_file_of_tensors_has_no_tokenizer_and_no_cache(visit: Visits, tm
                 assert "Tokenizer" not in told
                 assert "Cache of keys" not in told
                 assert f"{(tmp_path / file).stat().st_size} B" in told  # decoded arrays are no file on disk
-    assert "Tokenizer" in settled(visit(at(model_url, "architecture"))).locator("body").inner_text()
-    assert "Cache of keys" in settled(visit(at(model_url, "architecture"))).locator("body").inner_text()
+    told = settled(visit(at(model_url, "architecture"))).locator("body").inner_text()
+    assert "Cache of keys" in told
+    assert "Tokenizer" not in told
+    assert "Tokenizer" in settled(visit(at(chat_url, "architecture"))).locator("nav").inner_text()
 
 
 def test_the_summary_is_that_of_inspect(visit: Visits, models: Path, model_url: str) -> None:
@@ -329,8 +332,13 @@ def test_an_exported_page_works_from_disk(visit: Visits, exported: Path, panel: 
 
 
 def test_an_exported_page_says_what_it_lacks(visit: Visits, exported: Path) -> None:
-    page = settled(visit(f"{exported.as_uri()}#panel=microscope&mode=bytes"))
-    assert "wb view" in page.locator("main").inner_text()
+    """And has no panels and buttons for it."""
+    page = settled(visit(f"{exported.as_uri()}#panel=layout"))
+    assert "wb view shows each byte" in page.locator("footer").inner_text()
+    assert page.get_by_role("button", name="microscope").count() == 0
+    page.get_by_role("button", name="Numbers").click()
+    assert settled(page).get_by_label("Statistic").locator("option").count() == 3
+    assert page.locator("main .card").count() == 1
 
 
 def test_an_exported_page_has_the_values_that_were_asked_for(visit: Visits, models: Path, tmp_path: Path) -> None:

@@ -44,3 +44,4 @@ readline.createInterface({ input: process.stdin }).on("line", (line) => {
   if (message.dispose) disposers.forEach((act) => act());
   else receivers.forEach((act) => act(message));
 });
+process.on("SIGTERM", () => (disposers.forEach((act) => act()), process.exit())); // and no server outlives the editor

@@ -54,6 +54,7 @@ def _files(sources: Sequence[Source]) -> Iterator[dict[str, Any]]:
 
 def start(data: PageModels) -> dict[str, Any]:
     """The models and their descriptions, enough for a first look."""
+    from weighbridge.models.llamacpp.towers import is_mmproj
     from weighbridge.models.lora.forms import adapter_form
     from weighbridge.reports.inspect.report import model_facts
 
@@ -62,6 +63,7 @@ def start(data: PageModels) -> dict[str, Any]:
             "path": path, "name": Path(path).name or path, "format": model.format, "tensors": len(model.index),
             "adapter": adapter_form(model) is not None,
             "imatrix": data.is_imatrix(number),
+            "projector": is_mmproj(model),
             "folder": model.format != "gguf" and model.place.path.is_dir(),
             "fetched": bytes_fetched(model) if data.read_here else None,
             "files": list(_files(model.index.files)),

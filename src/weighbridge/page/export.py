@@ -7,15 +7,18 @@ import base64
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import escape
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.words import plural
+from weighbridge.models.lora.forms import adapter_form
 from weighbridge.page.assemble import page
 from weighbridge.page.control import Control
 from weighbridge.page.data import PageData
+from weighbridge.page.views.pickle_trace import STEPS
 from weighbridge.reports.statistics.tensor import Progress
 
 _PLAIN: Final = 64 << 10  # bytes of answers that stay readable; more are compressed
@@ -23,6 +26,7 @@ _PLAIN: Final = 64 << 10  # bytes of answers that stay readable; more are compre
 _ESCAPED: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 _TENSORS: Final = 4096  # whose values can be exported: each takes about 2 kB of the page
+_WINDOWS: Final = 8  # of a pickle's steps, with the calls that the verdict is about
 _PER_MODEL: Final = ("summary", "tensors", "architecture", "graph", "metadata", "vocabulary", "findings")
 
 Question = tuple[str, Mapping[str, int | str]]
@@ -77,8 +81,24 @@ def header_questions(data: PageData, findings: bool) -> Iterator[Question]:
         if data.is_imatrix(number):
             yield "importance", {"model": number}
         yield "tree", {"model": number, "counted": 1}
+        if findings:
+            yield from _pickle_questions(data, number)
         for file in range(len(model.index.files)):
             yield "layout", {"model": number, "file": file}
+
+
+def _pickle_questions(data: PageData, model: int) -> Iterator[Question]:
+    """Yields the windows of steps that the page opens from the verdict."""
+    rows: list[dict[str, Any]] = []
+    with suppress(WeighbridgeError):
+        verdict = json.loads(data.answer("findings", {"model": str(model)}))
+        rows = [*verdict["banners"], *verdict["findings"]]
+    steps = [row["step"] for row in rows if row["step"]]
+    windows = {
+        (s["file"], s["member"], s["number"] - s["number"] % STEPS): None for s in steps if s["file"] is not None
+    }
+    for file, member, start in list(windows)[:_WINDOWS]:
+        yield "pickle", {"model": model, "file": file, "member": member, "start": start}
 
 
 def _value_questions(data: PageData) -> Iterator[Question]:
@@ -89,6 +109,8 @@ def _value_questions(data: PageData) -> Iterator[Question]:
                 hint=f"leave out --values, which takes at most {_TENSORS:,} tensors",
             )
         yield "heat", {"model": number}
+        if adapter_form(model) is not None:
+            yield "adapter", {"model": number}
         for tensor, entry in enumerate(model.index.entries):
             yield "statistics", {"model": number, "tensor": tensor}
             if len(entry.shape) > 1:

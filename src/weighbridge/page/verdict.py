@@ -100,7 +100,7 @@ def verdict(path: str, verified: VerifyReport, scanned: ScanReport) -> PageVerdi
     steps = judged_steps(f for file in scanned.files for f in file.findings)
     identity, client = identify(path), _client(path, verified)
     names = (identity.title, identity.variant, identity.detail.get("architecture"))
-    named = ", ".join(dict.fromkeys(str(name) for name in names if name))
+    named = ", ".join(dict.fromkeys(str(name) for name in names if name)).replace("protocol-", "protocol ")
     verify_rows = (
         JudgedFinding(_SEVERITIES[f.severity], "verify", f.severity.value, f.message, f.rule, f.path or "", f.tensor)
         for f in verified.findings
@@ -225,7 +225,7 @@ def _safety_banners(
     every = [f for file in scanned.files for f in file.findings if f.verdict is not ScanVerdict.DATA_ONLY]
     if every:
         worst = max(every, key=lambda f: f.verdict.rank)
-        if worst.message not in {f.message for f in verified.findings if f.severity is Severity.ERROR}:
+        if not any(f.message.startswith(worst.message) for f in verified.findings if f.severity is Severity.ERROR):
             name = os.path.basename(worst.path)
             call = f"{worst.name}({', '.join(worst.arguments)})" if worst.name and worst.use is Use.CALLED else ""
             acts = f"Loading {name} runs `{call}`." if call else f"{name}: {worst.message}."

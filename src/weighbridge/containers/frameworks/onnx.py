@@ -173,7 +173,7 @@ def _add(tensor_list: TensorList, reader: Messages, place: OnnxTensor, tensor: _
     named = place.path if not place.path.endswith("/") and place.path else place.path + tensor.name
     name = named.rstrip("/") or "unnamed"
     if tensor.kind == _STRING:
-        tensor_list.finding("texts", "left out: a tensor of texts", place.start, name)
+        tensor_list.finding("texts", "left out: a tensor of strings", place.start, name)
         return
     dtype, shape, kind = DTYPES.get(tensor.kind), tensor.shape, f"number {tensor.kind} of TensorProto.DataType"
     if tensor.external:

@@ -56,7 +56,7 @@ class TensorList:
         if dtype is not None and dtype in PACKED:
             nbytes = -(-math.prod(shape) * PACKED[dtype] // 8)
             self.finding(
-                "packed", f"{list(shape)} numbers of {PACKED[dtype]} bits, given as {nbytes:,} bytes", at, name
+                "packed", f"{PACKED[dtype]}-bit numbers of shape {list(shape)}, given as {nbytes:,} bytes", at, name
             )
             return Spec((nbytes,), U8)
         row = BY_NAME.get(dtype or "")

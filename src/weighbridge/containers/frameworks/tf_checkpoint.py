@@ -132,7 +132,7 @@ def _shape(reader: Messages, field: ProtoField) -> tuple[int, ...]:
 
 def _add(tensor_list: TensorList, name: str, piece: _Piece) -> None:
     if piece.dtype == _STRING:
-        tensor_list.finding("texts", "left out: a tensor of texts", piece.at, name)
+        tensor_list.finding("texts", "left out: a tensor of strings", piece.at, name)
         return
     kind = f"number {piece.dtype} of TensorFlow's DataType"
     tensor_list.add(name, DTYPES.get(piece.dtype), piece.shape, piece.offset, piece.nbytes, kind=kind,

@@ -35,8 +35,11 @@ export async function readExported() {
 
 export const isExported = () => answers !== null;
 
+/** Whether there is an answer to a question of this name: a server has all, an exported page some. */
+export const holds = (name) => !isExported() || Object.keys(answers).some((question) => question.startsWith(`${name}?`));
+
 /** Whether an exported page has statistics of values. */
-export const holdsValues = () => isExported() && Object.keys(answers).some((question) => question.startsWith("heat?"));
+export const holdsValues = () => isExported() && holds("heat");
 
 async function unzipped(text) {
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));

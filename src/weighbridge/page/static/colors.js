@@ -30,9 +30,18 @@ export function rgb(color) {
   return found;
 }
 
-/** Cividis, which looks alike to the colour-blind, at 0..1. */
+// Cividis, which looks alike to the colour-blind; on a dark page it begins lighter, or its low end were lost in the card.
+const ON_LIGHT = [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]];
+const ON_DARK = [[72, 104, 168], [98, 122, 156], [132, 140, 142], [172, 164, 128], [214, 198, 106], [254, 232, 56]];
+
+/** A colour for 0..1, and that of a text on it. */
 export function heat(share) {
-  const stops = [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]];
+  const both = [ON_LIGHT, ON_DARK].map((stops) => mixed(stops, share));
+  const either = ([light, dark]) => `light-dark(${light}, ${dark})`;
+  return { ground: either(both.map((c) => `rgb(${c.join(" ")})`)), text: either(both.map(ink)) };
+}
+
+function mixed(stops, share) {
   const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
   const low = Math.min(Math.floor(at), stops.length - 2), mix = at - low;
   return stops[low].map((c, i) => Math.round(c + (stops[low + 1][i] - c) * mix));

@@ -1,6 +1,6 @@
 // Layers by roles: what `wb view` can say of every tensor at once, as a table whose cells are coloured.
 import { html } from "./vendor/htm-preact.js";
-import { heat, ink } from "./colors.js";
+import { heat } from "./colors.js";
 import { visible } from "./text.js";
 import { Name } from "./ui.js";
 
@@ -50,7 +50,7 @@ export function HeatTable({ data, show, pick, worst = "low", scale = [data], lab
     ${data.layers.map((layer, i) => html`<tr><th scope="row" class="n">${layer < 0 ? "–" : layer}</th>${data.cells[i].map((v, j) => {
       if (v === null) return html`<td></td>`;
       if (plain(v)) return html`<td class="n">${show(v, layer, data.roles[j])}</td>`;
-      const at = typeof v === "number" ? share(v) : 1, color = heat(worst === "high" ? 1 - at : at);
-      return html`<td class=${`n${pick ? " can" : ""}`} style=${{ background: `rgb(${color.join(" ")})`, color: ink(color) }} onClick=${pick && (() => pick(layer, data.roles[j]))}>${typeof v === "number" ? show(v, layer, data.roles[j]) : v}</td>`;
+      const at = typeof v === "number" ? share(v) : 1, { ground, text } = heat(worst === "high" ? 1 - at : at);
+      return html`<td class=${`n${pick ? " can" : ""}`} style=${{ background: ground, color: text }} onClick=${pick && (() => pick(layer, data.roles[j]))}>${typeof v === "number" ? show(v, layer, data.roles[j]) : v}</td>`;
     })}</tr>`)}</tbody></table></div>`;
 }

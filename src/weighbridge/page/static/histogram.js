@@ -2,7 +2,7 @@
 import { html, useEffect, useRef } from "./vendor/htm-preact.js";
 import { uPlot } from "./vendor/uplot.js";
 import { rgb } from "./colors.js";
-import { count, number } from "./text.js";
+import { count, number, tick } from "./text.js";
 import { useSize } from "./ui.js";
 
 const HEIGHT = 260;
@@ -13,7 +13,7 @@ export function Histogram({ series, log }) {
   const target = useRef(null);
   useEffect(() => {
     if (width < 50) return;
-    const floor = log ? least(series) / 2 : 0;
+    const floor = log ? floorOf(least(series)) : 0;
     const plot = new uPlot(options(series, log, width, floor), aligned(series, floor), target.current);
     return () => plot.destroy();
   }, [series, log, width]);
@@ -30,10 +30,13 @@ function options(series, log, width, floor) {
   return {
     width, height: HEIGHT, legend: { show: false }, cursor: { show: false }, padding: [8, 18, 0, 0],
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: (_, lo, hi) => [floor, log ? 10 ** Math.ceil(Math.log10(hi * 1.05)) : hi * 1.05 || 1] } },
-    axes: [{ ...axis, size: 32, values: (_, ticks) => ticks.map((v) => number(v, 3)) }, { ...axis, size: 58, ...(log ? { splits: powers, filter: (_, splits) => splits } : {}), values: (_, ticks) => ticks.map((v) => (v === null ? "" : v < 1 ? (v >= 1e-3 ? number(v, 2) : v.toExponential(0)) : count(v))) }],
+    axes: [{ ...axis, size: 32, values: (_, ticks) => ticks.map((v) => number(v, 3)) }, { ...axis, size: 58, ...(log ? { splits: powers, filter: (_, splits) => splits } : {}), values: (_, ticks) => ticks.map((v) => (v === null ? "" : v < 1 ? (v >= 1e-3 ? number(v, 2) : v.toExponential(0)) : tick(count(v)))) }],
     series: [{}, ...series.map((s) => ({ stroke: css(s.color), fill: css(s.color, 0.28), width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }))],
   };
 }
+
+/** Below the smallest bar, and no higher than the power of ten below it, which has a label. */
+const floorOf = (smallest) => Math.min(smallest / 2, 10 ** Math.floor(Math.log10(smallest)));
 
 const POWERS = 8; // labels
 

@@ -1,6 +1,6 @@
 // The page: reads what it is about, shows one panel at a time.
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
-import { ask, expect, holdsValues, isExported, joinFrame, readExported, showSides, stillThere, takeToken } from "./api.js";
+import { ask, expect, holds, holdsValues, isExported, joinFrame, readExported, showSides, stillThere, takeToken } from "./api.js";
 import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { useScrollCue } from "./scrollcue.js";
@@ -29,22 +29,31 @@ const PANELS = [
   { key: "folder", title: "Folder", Panel: Folder, ofFolder: true, asks: (model) => [["folder", { model }]] },
   { key: "tensors", title: "Tensors", Panel: Tensors, Two: TensorsOfTwo, asks: (model) => [["tree", { model, counted: 0 }]] },
   { key: "layout", title: "Layout", Panel: Layout, ofBoth: true, needsList: true },
-  { key: "microscope", title: "Microscope", Panel: Microscope, ofBoth: true, needsList: true },
+  { key: "microscope", title: "Microscope", Panel: Microscope, ofBoth: true, needsList: true, held: ["bytes", "pickle"] },
   { key: "numbers", title: "Numbers", Panel: Numbers, ofBoth: true, needsList: true },
-  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, Two: TokensOfTwo, ofDescribed: true, asks: (model) => [["vocabulary", { model }]] },
+  { key: "tokenizer", title: "Tokenizer", Panel: Tokenizer, Two: TokensOfTwo, ofTokens: true, asks: (model) => [["vocabulary", { model }]] },
   { key: "architecture", title: "Architecture", Panel: Architecture, Two: ArchitectureOfTwo, ofModel: true, asks: (model) => [["architecture", { model }]] },
   { key: "graph", title: "Operators", Panel: Graph, ofDescribed: true, asks: (model) => [["graph", { model }]] },
-  { key: "adapter", title: "Adapter", Panel: Adapter, ofAdapter: true },
+  { key: "adapter", title: "Adapter", Panel: Adapter, ofAdapter: true, held: ["adapter"] },
   { key: "importance", title: "Importance", Panel: Importance, ofImatrix: true },
   { key: "quality", title: "Quality", Panel: Measured, ofMeasured: true },
-  { key: "lineage", title: "Lineage", Panel: Lineage, ofSeveral: true },
-  { key: "diff", title: "Differences", Panel: Diff, ofTwo: true },
+  { key: "lineage", title: "Lineage", Panel: Lineage, ofSeveral: true, held: ["lineage"] },
+  { key: "diff", title: "Differences", Panel: Diff, ofTwo: true, held: ["diff"] },
 ];
-/** Whether two models are compared: an importance matrix accompanies one. */
-const comparable = (models) => models.length > 1 && !models.some(({ imatrix }) => imatrix);
-/** Whether a panel has something to show: a plain file of tensors has no tokenizer, and no place for one. */
-const applies = ({ ofTwo, ofSeveral, ofDescribed, ofFolder, ofAdapter, ofImatrix, ofMeasured, ofModel }, models, all, measured) =>
-  (!ofImatrix || models.some(({ imatrix }) => imatrix)) && (!ofMeasured || measured > 0) && (!ofAdapter || models.some(({ adapter }) => adapter)) && (!ofFolder || models.some(({ folder }) => folder)) && (!ofTwo || comparable(models)) && (!ofSeveral || all.filter(({ imatrix }) => !imatrix).length > 1) && (!ofModel || models.some(({ imatrix }) => !imatrix)) && (!ofDescribed || models.some(({ facts }) => facts.architecture ?? facts.tokenizer));
+/** What a file is to a model: itself one, or something that accompanies one. */
+const kindOf = (model) => ["imatrix", "projector", "adapter"].find((kind) => model[kind]) ?? "model";
+/** Whether two are compared: both are models, or projectors, or adapters. */
+const comparable = ([a, b]) => b !== undefined && kindOf(a) === kindOf(b) && !a.imatrix;
+const hasTokens = ({ facts }) => (facts.tokenizer ? facts.tokenizer.kind !== "none" : Boolean(facts.architecture));
+/** What a panel needs, by its mark: a plain file of tensors has no tokenizer, and no place for one. */
+const NEEDS = {
+  ofFolder: ({ models }) => models.some(({ folder }) => folder), ofModel: ({ models }) => models.some(({ imatrix }) => !imatrix), ofTokens: ({ models }) => models.some(hasTokens),
+  ofDescribed: ({ models }) => models.some(({ facts }) => facts.architecture ?? facts.tokenizer), ofAdapter: ({ models }) => models.some(({ adapter }) => adapter),
+  ofImatrix: ({ models }) => models.some(({ imatrix }) => imatrix), ofMeasured: ({ measured }) => measured > 0, ofTwo: ({ models }) => comparable(models),
+  ofSeveral: ({ all }) => all.filter((model) => kindOf(model) === "model").length > 1,
+};
+/** Whether a panel has something to show, also in an exported page. */
+const applies = (panel, page) => Object.entries(NEEDS).every(([mark, met]) => !panel[mark] || met(page)) && (panel.held ?? ["start"]).some(holds);
 const NONE = "none"; // B of a place that shows one of several models
 
 /** The numbers of the models that a place shows: A, and B unless that is none. */
@@ -79,8 +88,8 @@ function App() {
   }, [theme]);
   if (!state.data) return html`<main class="lone"><h1>Weighbridge</h1><${Waiting} state=${state} what="Reading headers" /></main>`;
   const all = state.data.models, models = sides.map((n) => all[n]), shownLists = sides.map((n) => lists[n]);
-  const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1);
-  const { key: panel, title, Panel, Two, ofBoth, needsList } = PANELS.find((p) => p.key === (place.panel ?? (all.length > 2 ? "lineage" : models.every(({ imatrix }) => imatrix) ? "importance" : "summary")) && applies(p, models, all, state.data.measured)) ?? PANELS[0];
+  const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1), page = { models, all, measured: state.data.measured };
+  const { key: panel, title, Panel, Two, ofBoth, needsList } = PANELS.find((p) => p.key === (place.panel ?? (all.length > 2 ? "lineage" : models.every(({ imatrix }) => imatrix) ? "importance" : "summary")) && applies(p, page)) ?? PANELS[0];
   document.title = `${title}: ${visible(models.map((m) => m.name).join(" and "))}`;
   const checked = { ...place, tensor: Number(place.tensor) < models[model].tensors ? place.tensor : undefined };
   const unlisted = needsList ? shownLists.map((list) => list ?? {}).find((list) => list.length === undefined) : undefined;
@@ -94,11 +103,11 @@ function App() {
     ${ended && html`<div class="banner warning" role="alert"><b>The server has ended.</b><div><p>Run <code>wb view</code> again, and open the address that it prints. What was read is still shown.</p></div></div>`}
     <${Verdicts} models=${models} verdicts=${verdicts} go=${go} />
     <div class="body">
-      <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} shown=${PANELS.filter((p) => applies(p, models, all, state.data.measured))} /></nav>
+      <nav aria-label="Panels"><${Tabs} panel=${panel} go=${go} shown=${PANELS.filter((p) => applies(p, page))} /></nav>
       <main id="content" tabindex="-1"><h2 class="hidden">${title}</h2>${unlisted ? html`<${Waiting} state=${unlisted} what="Reading names" />`
         : html`${Two && comparable(models) && html`<${Two} key=${`${panel}${named}`} models=${models} lists=${shownLists} />`}${Two && models.length > 1 && html`<p class="alone"><b>${"AB"[model]}</b> <${Name} text=${models[model].name} /></p>`}<${Panel} key=${`${panel}${ofBoth ? "" : model} ${named}`} model=${model} models=${models} all=${all} list=${shownLists[model]} lists=${shownLists} verdicts=${verdicts} verdict=${verdicts[model]} place=${checked} go=${go} />`}</main>
     </div>
-    <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page: it holds what headers tell, and ${holdsValues() ? "statistics" : "no values"} of tensors.`}</footer>`;
+    <footer class="quiet">Weighbridge ${state.data.version}${isExported() && `. An exported page with the contents of headers and ${holdsValues() ? "statistics" : "no values"} of tensors; wb view shows each byte.`}</footer>`;
 }
 
 /** What the page shows as A and as B, of more than two models. */

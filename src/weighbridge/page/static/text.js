@@ -28,6 +28,11 @@ export function count(n) {
   return unit === 0 ? String(value) : `${digits(value)} ${["", "K", "M", "B", "T", "Qa", "Qi"][unit]}`;
 }
 
+/** `10.0 K` -> `10 K`: a round number at an axis. */
+export function tick(text) {
+  return text.replace(/(\.\d*?)0+(?=[ k%]|$)/, "$1").replace(/\.(?= |$)/, "");
+}
+
 function scaled(n) {
   let unit = 0;
   while (n >= 999.5 && unit < UNITS.length - 1) [n, unit] = [n / 1000, unit + 1];

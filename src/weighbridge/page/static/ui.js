@@ -8,6 +8,14 @@ export function Name({ text, className = "" }) {
   return html`<bdi dir="ltr" class=${"name " + className}>${broken(visible(text))}</bdi>`;
 }
 
+const TAIL = 10; // characters of a name that stay when its middle gives way
+
+/** A name of a tensor in a row, which on a phone gives way in its middle and leaves out the ending that most have. */
+export function NameInRow({ text }) {
+  const [, stem, ending] = visible(text).match(/^(.*?)(\.weight)?$/), letters = [...stem];
+  return html`<bdi dir="ltr" class="name ends"><span>${letters.slice(0, -TAIL).join("")}</span><span>${letters.slice(-TAIL).join("")}</span>${ending && html`<span class="whole">${ending}</span>`}</bdi>`;
+}
+
 /** A short text that breaks at its dots and underscores before it breaks within a word. */
 function broken(text) {
   if (text.length > 200) return text;

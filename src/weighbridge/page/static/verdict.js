@@ -1,7 +1,7 @@
 // The verdict on top of every panel: banners of what is wrong, and one line that answers what the model is, whether it
 // is whole, safe, loadable, and fits this machine. The server judges; this draws.
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { ask, NotHere } from "./api.js";
+import { ask, holds, NotHere } from "./api.js";
 import { bytes, visible } from "./text.js";
 import { Name } from "./ui.js";
 
@@ -31,7 +31,7 @@ export function Verdicts({ models, verdicts, go }) {
 /** The place of a judged step of a pickle. */
 export const stepPlace = ({ file, member, number }) => ({ panel: "microscope", mode: "pickle", file, member, step: number, tensor: undefined, at: undefined });
 
-export const canOpen = (step) => step && step.file !== null && step.file !== undefined;
+export const canOpen = (step) => step && step.file !== null && step.file !== undefined && holds("pickle");
 
 /** What failed to open is shown until the verdict, which has the same error, has come. */
 function Banners({ info, state, open }) {

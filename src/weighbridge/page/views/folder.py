@@ -23,6 +23,7 @@ from weighbridge.models.config.card import read_card, scalars
 from weighbridge.models.config.keys import lookup, rules, table, to_kv
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.settings import why_harmless, words_of
+from weighbridge.models.locate import DCP_METADATA
 from weighbridge.models.model import OpenModel
 
 SCHEMA: Final = "weighbridge/folder/1"
@@ -233,7 +234,7 @@ def _files(model: OpenModel, names: Iterable[str]) -> Iterator[FolderFile]:
         with suppress(OSError, WeighbridgeError):
             nbytes = (place.folder / name).stat().st_size
         base = name.rpartition("/")[2]
-        if name in weights:
+        if name in weights and base != DCP_METADATA:
             yield FolderFile(name, nbytes, "weights", "the tensors that are shown here")
             continue
         kinds = (row for row in folder_table().file if any(fnmatchcase(n, p) for p in row.names for n in (base, name)))

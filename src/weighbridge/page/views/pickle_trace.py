@@ -22,6 +22,7 @@ from weighbridge.unpickle.values import preview
 
 SCHEMA: Final = "weighbridge/pickle-trace/1"
 _SHOWN: Final = 24  # topmost values of the stack
+STEPS: Final = 200  # of one answer
 _RAW: Final = 48  # bytes of an opcode
 
 
@@ -80,7 +81,7 @@ class PickleTrace:
 
 
 def pickle_trace(
-    path: str | os.PathLike[str], *, member: str | None = None, start: int = 0, count: int = 200
+    path: str | os.PathLike[str], *, member: str | None = None, start: int = 0, count: int = STEPS
 ) -> PickleTrace:
     """Returns `count` steps of a pickle in the file at `path`. `member`: its name, by default the first one. Raises
     UsageError for an unknown member and for more than `VIEW_STEPS` steps, UnsupportedError for a file without pickles.

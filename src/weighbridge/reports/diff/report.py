@@ -320,5 +320,12 @@ def _template(model: OpenModel) -> str:
 
 
 def _short(value: Any) -> str:
-    text = "" if value is None else str(getattr(value, "value", value))
+    """Returns a value as text: flags as in JSON, floats with the digits of a 32-bit one if they are one."""
+    value = getattr(value, "value", value)
+    if isinstance(value, float):
+        import numpy as np
+
+        with np.errstate(over="ignore"):
+            value = narrow if (narrow := np.float32(value)) == value else value
+    text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({plural(len(text), 'character')})"

@@ -18,7 +18,7 @@ function Drawing({ drawing, list, go }) {
   const find = (role, layer) => list?.length !== undefined && go({ panel: "tensors", tensor: list.layer.findIndex((l, i) => l === layer && list.roles[list.role[i]] === role) });
   const title = family ? html`<span>Family <${Name} text=${family} />${architecture && architecture !== family && html` <small><${Name} text=${architecture} /></small>`}</span>` : "Unknown family";
   const parts = (group, whole) => partsOf(group).map((part) => html`<${Box} part=${part} each=${group.parts[part.name]} of=${whole} find=${(role) => find(role, group.layers[0] ?? -1)} />`);
-  return html`<${Section} title=${title} note=${plural(layers, "layer")}>
+  return html`<${Section} title=${title} note=${layers > 0 && plural(layers, "layer")}>
     <div class="flow">
       ${parts(before, total)}
       ${groups.map((group) => {
@@ -41,7 +41,7 @@ function partsOf(group) {
 function Box({ part, each, of, find }) {
   const weights = part.boxes.reduce((n, b) => n + b.parameters, 0), size = part.boxes.reduce((n, b) => n + b.total_nbytes, 0);
   return html`<div class="box" style=${{ "--part": partColor(part.name) }}><h3>${part.name} <small>${count(weights)} weights, ${bytesRange(each)}, ${percent(size / Math.max(of, 1)).replace(" %", "\u00a0%")}</small></h3>
-    <ul>${part.boxes.map((r) => html`<li><button type="button" class="plain" onClick=${() => find(r.role)}><${Name} text=${r.role} /></button>
+    <ul>${part.boxes.map((r) => html`<li><button type="button" class="plain" onClick=${() => find(r.role)}><${Name} text=${r.role.replace(/^.*\.\*\./, "")} /></button>
       <span>${r.shape ? shape(r.shape) : "of several shapes"}${r.count > 1 ? html` <b class="times">× ${r.count}</b>` : ""}</span><span class="quiet">${r.dtypes.join(", ")}</span><span class="quiet n">${bytesRange(r.nbytes)}</span></li>`)}</ul></div>`;
 }
 

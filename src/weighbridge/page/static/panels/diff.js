@@ -50,13 +50,16 @@ function countsOf({ tensors, counts }) {
 const ROW = 26;
 const noise = (t) => (t.snr === null ? (t.nmse === 0 ? "∞" : "") : `${t.snr.toFixed(1)} dB`);
 
+/** `Q4_K[128, 256]` -> `Q4_K 128 × 256`. */
+const stored = (text) => visible(text ?? "").replace(/\[(.*)\]$/, (_, dims) => ` ${dims.replaceAll(", ", " × ") || "scalar"}`);
+
 function Changes({ rows }) {
   const { ref, first, last, full, top } = useWindow(rows.length, ROW);
   return html`<div class="grid changes" role="table" aria-label="Tensors that differ" aria-rowcount=${rows.length + 1}>
     <div role="rowgroup"><div class="row head" role="row" aria-rowindex="1">${["tensor", "what", "A", "B", "largest", "signal to noise", "cosine"].map((t, i) => html`<span role="columnheader" class=${i > 3 ? "n" : ""}>${t}</span>`)}</div></div>
     <div class="rows" ref=${ref} style=${{ maxHeight: `${Math.max(rows.length, 2) * ROW + 16}px` }} role="rowgroup" tabindex="0" aria-label="Rows"><div style=${{ height: `${full}px` }} role="presentation"><div style=${{ transform: `translateY(${top}px)` }} role="presentation">
       ${rows.slice(first, last).map((t, i) => html`<div class="row" role="row" aria-rowindex=${first + i + 2} key=${t.name}><span role="cell" class="end"><bdi dir="ltr"><${Name} text=${t.name} />${t.name_b && html` <span class="quiet">→</span> <${Name} text=${t.name_b} />`}</bdi></span><span role="cell">${KINDS[kindOf(t)]}</span>
-        <span role="cell"><${Name} text=${t.a} /></span><span role="cell"><${Name} text=${t.b} /></span><span role="cell" class="n">${fixed(t.max_abs)}</span><span role="cell" class="n">${noise(t) || html`<span class="brief">${KINDS[kindOf(t)]}</span>`}</span><span role="cell" class="n">${fixed(t.cosine, 6)}</span></div>`)}
+        <span role="cell">${stored(t.a)}</span><span role="cell">${stored(t.b)}</span><span role="cell" class="n">${fixed(t.max_abs)}</span><span role="cell" class="n">${noise(t) || html`<span class="brief">${KINDS[kindOf(t)]}</span>`}</span><span role="cell" class="n">${fixed(t.cosine, 6)}</span></div>`)}
     </div></div></div></div>`;
 }
 

@@ -6,7 +6,7 @@ import { Compared } from "./pair.js";
 
 export function Folder({ model, models }) {
   const folders = models.map((_, i) => i).filter((i) => models[i].folder);
-  if (folders.length > 1) return html`<${Answer} name="folder" given=${{ model: 0 }} what="Reading the folders">${(a) => html`<${Answer} name="folder" given=${{ model: 1 }} what="Reading the folders">${(b) => html`<${Two} sides=${[a, b]} models=${models} />`}<//>`}<//>`;
+  if (folders.length > 1 && models[0].adapter === models[1].adapter) return html`<${Answer} name="folder" given=${{ model: 0 }} what="Reading the folders">${(a) => html`<${Answer} name="folder" given=${{ model: 1 }} what="Reading the folders">${(b) => html`<${Two} sides=${[a, b]} models=${models} />`}<//>`}<//>`;
   return html`<${Answer} name="folder" given=${{ model: folders.includes(model) ? model : folders[0] }} what="Reading the folder">${(data) => html`
     <${Settings} rows=${data.settings} losses=${data.losses} />
     <${Generation} rows=${data.generation} />
@@ -55,9 +55,10 @@ function Settings({ rows, losses }) {
 
 /** Settings: key, value, meaning, where a GGUF has it. */
 function Table({ rows, label }) {
-  return html`<div class="scroll settings" tabindex="0" role="region" aria-label=${label}><table><thead><tr><th>setting</th><th>value</th><th>meaning</th><th>in a GGUF</th></tr></thead><tbody>
+  const placed = rows.some((row) => row.gguf.length > 0 || row.note || row.lost);
+  return html`<div class="scroll settings" tabindex="0" role="region" aria-label=${label}><table><thead><tr><th>setting</th><th>value</th><th>meaning</th>${placed && html`<th>in a GGUF</th>`}</tr></thead><tbody>
     ${rows.map((row) => html`<tr><th scope="row"><${Name} text=${row.key} />${!row.stated && html` <small>default</small>`}</th><td><${Name} text=${row.value} /></td><td>${visible(row.meaning)}</td>
-      <td>${row.lost ? html`<${Chip} kind="warning">lost<//>` : row.gguf.length ? row.gguf.map(([key, value]) => html`<div><${Name} text=${key} />${value !== row.value && html` <span class="quiet">= ${visible(value)}</span>`}</div>`) : html`<span class="quiet" title=${visible(row.note)}>${briefly(visible(row.note))}</span>`}</td></tr>`)}</tbody></table></div>`;
+      ${placed && html`<td>${row.lost ? html`<${Chip} kind="warning">lost<//>` : row.gguf.length ? row.gguf.map(([key, value]) => html`<div><${Name} text=${key} />${value !== row.value && html` <span class="quiet">= ${visible(value)}</span>`}</div>`) : html`<span class="quiet" title=${visible(row.note)}>${briefly(visible(row.note))}</span>`}</td>`}</tr>`)}</tbody></table></div>`;
 }
 
 function Generation({ rows }) {
@@ -81,6 +82,6 @@ function Files({ files, unlisted, of = "" }) {
   return html`<${Section} title=${plural(files.length + unlisted, "file")} note=${bytes(total)}>
     <div class="scroll" tabindex="0" role="region" aria-label=${of ? `Files of ${of}` : "Files of the folder"}><table class="belongs"><thead><tr><th>belongs to</th><th>file</th><th>what for</th><th class="n">size</th></tr></thead>
     ${groups.map(([kind, own]) => html`<tbody>${own.map((file, i) => html`<tr>${i === 0 && html`<th scope="rowgroup" rowspan=${own.length}>${kind === "left over" || kind === "code" ? html`<${Chip} kind="warning">${kind}<//>` : kind}<br/><small>${bytes(own.reduce((n, f) => n + f.nbytes, 0))}</small></th>`}
-      <td><${Name} text=${file.name} /></td><td class="quiet">${visible(file.why)}</td><td class="n"><${Amount} text=${bytes(file.nbytes)} /></td></tr>`)}</tbody>`)}</table></div>
+      <td><${Name} text=${file.name} /><small class="why">${visible(file.why)}</small></td><td class="quiet">${visible(file.why)}</td><td class="n"><${Amount} text=${bytes(file.nbytes)} /></td></tr>`)}</tbody>`)}</table></div>
     ${unlisted > 0 && html`<p class="quiet">and ${plural(unlisted, "more file")}</p>`}<//>`;
 }

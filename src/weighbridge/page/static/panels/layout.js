@@ -1,7 +1,7 @@
 // The files as maps: every byte coloured by the part, the layer or the type that it is of, from the whole file down to
 // single bytes. The shards of a folder and the files of two models are one above the other; and what moved.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
-import { holdsValues, isExported } from "../api.js";
+import { holds, holdsValues, isExported } from "../api.js";
 import { colorsOf, heat, ink, kindColor, partColor, rgb } from "../colors.js";
 import { brackets, prevailing, regionAt, runs, zoomed } from "../layoutmap.js";
 import { twinOf } from "../state.js";
@@ -11,7 +11,10 @@ import { Compared } from "./pair.js";
 
 const LINE = 17, GAP = 3, LINES = 24;
 const SHARDS = 64; // drawn one above the other
-const MODES = { part: "Part", layer: "Layer", type: "Type", member: "Member" };
+const MODES = { part: "Part", layer: "Layer", type: "Type", member: "Member", opcode: "Opcode" };
+/** Opcodes of a pickle by what they do; the others push a value. */
+const OPCODES = [["import", /GLOBAL$|^INST$|^EXT/, "--c2"], ["call", /^REDUCE$|^NEWOBJ|^BUILD$|^OBJ$|PERSID$/, "--c4"], ["structure", /^MARK$|APPEND|SETITEM|^EMPTY_|TUPLE|LIST$|DICT$|ADDITEMS|FROZENSET|POP|DUP/, "--c3"], ["memo", /PUT$|GET$|^MEMOIZE$/, "--c8"], ["frame", /^PROTO$|^FRAME$|^STOP$/, "--head"], ["value", /./, "--c1"]];
+const opcodeColor = (name) => `var(${OPCODES.find(([, names]) => names.test(name))[2]})`;
 
 export function Layout({ models, lists, model, place, go }) {
   const two = models.length > 1, shown = two ? [0, 1] : [model];
@@ -56,7 +59,7 @@ function ModelMap({ model, letter, info, list, place, go, lines, follow, point }
 /** The ways to colour a map that tell something, the most telling first. */
 function modesOf(data, list) {
   const parts = list.parts.filter((_, i) => list.part.includes(i)), layers = list.layer.some((l) => l >= 0);
-  return [...(data.members.length > 1 ? ["member"] : []), ...(parts.some((p) => p !== "other") ? ["part"] : []), ...(layers ? ["layer"] : []), "type"];
+  return [...(data.members.length > 1 ? ["member"] : []), ...(data.kinds.includes("opcode") ? ["opcode"] : []), ...(parts.some((p) => p !== "other") ? ["part"] : []), ...(layers ? ["layer"] : []), "type"];
 }
 
 /** `name`: of one of several files; the first, `head`, has the choice of colours for all. Zoom and readout are those of
@@ -66,7 +69,7 @@ function Map({ model, data, list, place, go, lines, name, head, follow, point })
   const starts = useMemo(() => data.start.map(Number), [data]);
   const modes = useMemo(() => modesOf(data, list), [data, list]);
   const mode = modes.includes(place.color) ? place.color : modes[0];
-  const regions = useMemo(() => regionsOf(data, list, starts, mode), [data, list, mode]);
+  const regions = useMemo(() => regionsOf(data, list, starts, mode, !name), [data, list, mode]);
   const picked = place.tensor === undefined ? -1 : data.labels.indexOf(Number(place.tensor));
   const [range, setRange] = useState([0, data.size]);
   const [at, setAt] = useState(picked >= 0 ? starts[picked] : 0);
@@ -99,7 +102,7 @@ function Map({ model, data, list, place, go, lines, name, head, follow, point })
     ${current && active && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
       <span class="quiet">${current.tensor !== undefined && `${shape(current.shape)}, ${current.dtype}, `}${whole(current.start)} – ${whole(current.end)}, ${bytes(current.end - current.start)}</span>
       ${current.tensor !== undefined && html`<${Thumbnail} model=${model} tensor=${current.tensor} nbytes=${current.end - current.start} />`}
-      <button type="button" class="small" onClick=${() => go({ panel: "microscope", at, mode: "bytes" })}>Open in the microscope</button>
+      ${holds("bytes") && html`<button type="button" class="small" onClick=${() => go({ panel: "microscope", at, mode: "bytes" })}>Open in the microscope</button>`}
       ${current.tensor !== undefined && html`<button type="button" class="small" onClick=${() => go({ panel: "tensors", tensor: current.tensor })}>Show the tensor</button>`}</p>`}
     <${Twin} regions=${regions} range=${range} size=${data.size} starts=${starts} />`;
 }
@@ -133,17 +136,17 @@ const around = (r, size) => {
 
 /** The regions with what the page shows of them, made when they are looked at. `piece`: what is named on the map as one,
  * a region or a member of a zip. `legend`: the colours that occur, with their names. */
-function regionsOf(data, list, starts, mode) {
+function regionsOf(data, list, starts, mode, alone) {
   const members = data.members.map(([first]) => first), names = data.members.map(([, name]) => name);
   const memberOf = (i) => (members.length && i >= members[0] ? regionAt(members, i) : -1), byMember = colorsOf(names.map((_, i) => i));
   const tensorOf = (i) => (typeof data.labels[i] === "number" ? data.labels[i] : undefined);
   const layerOf = (i) => (tensorOf(i) === undefined ? -1 : list.layer[tensorOf(i)]);
   const layers = mode === "layer" ? list.layer.reduce((most, l) => Math.max(most, l), 0) : 0;
-  const layerColor = (layer) => (layer < 0 ? "var(--c8)" : `rgb(${heat(layers ? layer / layers : 0).join(" ")})`);
+  const byLayer = { [-1]: "var(--c8)" }, layerColor = (layer) => (byLayer[layer] ??= heat(layers ? layer / layers : 0).ground);
   const colorOf = (i) => {
     const tensor = tensorOf(i), kind = data.kinds[data.kind[i]];
     if (mode === "member" && memberOf(i) >= 0) return byMember.get(memberOf(i));
-    if (tensor === undefined) return kindColor(kind);
+    if (tensor === undefined) return mode === "opcode" && kind === "opcode" ? opcodeColor(data.labels[i]) : kindColor(kind);
     if (mode === "part") return partColor(list.parts[list.part[tensor]]);
     return mode === "layer" ? layerColor(list.layer[tensor]) : list.colors.get(list.dtypes[list.dtype[tensor]]);
   };
@@ -156,17 +159,21 @@ function regionsOf(data, list, starts, mode) {
   };
   const pieceOf = (i) => (mode === "member" && memberOf(i) >= 0 ? members[memberOf(i)] : i);
   const nameOf = (i) => (mode === "member" && memberOf(i) >= 0 ? names[memberOf(i)] : tensorOf(i) === undefined ? data.labels[i] || data.kinds[data.kind[i]] : list.names[tensorOf(i)]);
-  return { length: starts.length, at: (i) => (i < starts.length ? one(i) : undefined), colorOf, pieceOf, nameOf, layerOf, legend: legendOf(data, list, mode, names, byMember, layerColor, layers) };
+  return { length: starts.length, at: (i) => (i < starts.length ? one(i) : undefined), colorOf, pieceOf, nameOf, layerOf, legend: inSight(legendOf(data, list, mode, names, byMember, layerColor, layers), alone && new Set(starts.map((_, i) => colorOf(i)))) };
 }
 
 const LEGEND = 12; // entries
 
-/** [name, colour] of what the map shows. */
+/** The entries whose colour occurs in the map; all of them for the map of one of several files, which has the legend of all. */
+const inSight = (entries, colors) => (colors ? entries.filter(([, color]) => colors.has(color)) : entries);
+
+/** [name, colour] of what the maps of the model show. */
 function legendOf(data, list, mode, members, byMember, layerColor, layers) {
   const kinds = new Set(data.kinds.filter((k) => k !== "tensor").map((k) => (k === "padding" || k === "unknown" ? k : "header")));
   const rest = [...kinds].map((kind) => [kind, kindColor(kind)]);
   if (mode === "member") return members.slice(0, LEGEND).map((name, i) => [name, byMember.get(i)]);
   if (mode === "layer") return [...new Set([0, Math.round(layers / 2), layers])].map((l) => [`layer ${l}`, layerColor(l)]).concat([["no layer", layerColor(-1)]], rest);
+  if (mode === "opcode") return OPCODES.map(([name, , color]) => [name, `var(${color})`]).concat(rest.filter(([kind]) => kind !== "header"));
   if (mode === "part") return list.parts.filter((_, i) => list.part.includes(i)).map((name) => [name, partColor(name)]).concat(rest);
   return [...list.colors].slice(0, LEGEND).concat(rest);
 }
@@ -203,13 +210,13 @@ function Canvas({ data, starts, regions, layered, range, at, setAt, zoom, lines,
   const keys = {
     ArrowRight: () => setAt(Math.min(data.size - 1, at + step)), ArrowLeft: () => setAt(Math.max(0, at - step)),
     ArrowDown: () => setAt(Math.min(data.size - 1, at + Math.ceil((hi - lo) / lines))), ArrowUp: () => setAt(Math.max(0, at - Math.ceil((hi - lo) / lines))),
-    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": () => setRange([0, data.size]), Enter: () => open(at),
+    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": () => setRange([0, data.size]), Enter: () => holds("bytes") && open(at),
     "]": () => setAt(regions.at(Math.min(starts.length - 1, regionAt(starts, at) + 1)).start), "[": () => setAt(regions.at(Math.max(0, regionAt(starts, at) - 1)).start),
   };
   const press = (e) => keys[e.key] && !e.ctrlKey && !e.metaKey && (e.preventDefault(), keys[e.key]());
   return html`<div class="map" ref=${box}>
     <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="map of the file" style=${{ height: `${lines * (LINE + GAP)}px` }}
-      aria-label=${`Map${label || " of the file"}. Arrows move, plus and minus zoom, brackets jump from region to region, Enter opens the microscope.`} onKeyDown=${press} onFocus=${() => setAt(Math.max(at, 0))}
+      aria-label=${`Map${label || " of the file"}. Arrows move, plus and minus zoom, brackets jump from region to region${holds("bytes") ? ", Enter opens the microscope" : ""}.`} onKeyDown=${press} onFocus=${() => setAt(Math.max(at, 0))}
       onPointerDown=${(e) => ((drag.current = byteAt(e)), setAt(drag.current))}
       onPointerMove=${(e) => (drag.current === null || drag.current === undefined) && e.pointerType === "mouse" && setAt(byteAt(e))}
       onPointerUp=${(e) => {

@@ -43,7 +43,7 @@ function Sizes({ all, data, show }) {
     const size = sizeOf(all[model]);
     return { x: size, y: distance, name: all[model].name, label: `${all[model].name}: ${bytes(size)}, distance ${number(distance, 3)}`, color: "var(--c1)", open: () => show(root, model, "diff") };
   });
-  return html`<${Section} title="Size against distance" note=${html`from <${Name} text=${all[root].name} />`}><${Scatter} points=${points} label="Size against distance" xTitle="size of the model" yTitle="norm of the difference, relative to the weights’" xText=${bytes} names /><//>`;
+  return html`<${Section} title="Size against distance" note=${html`from <${Name} text=${all[root].name} />`}><${Scatter} points=${points} label="Size against distance" xTitle="size of the model" yTitle="norm of the difference, relative to the weights’" xText=${bytes} yText=${(power) => `${number(10 ** (power + 2), 3)} %`} names /><//>`;
 }
 
 /** Every two models that are related. */

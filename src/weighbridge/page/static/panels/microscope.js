@@ -1,5 +1,6 @@
 // Bytes beside their meaning: of the file, of a block of weights, of a pickle step by step.
 import { html, useEffect, useMemo, useState } from "../vendor/htm-preact.js";
+import { holds } from "../api.js";
 import { twinOf } from "../state.js";
 import { hex, number, percent, plural, shape, visible, whole } from "../text.js";
 import { Answer, Chip, Choice, Facts, Name, Section, useAnswer, Waiting } from "../ui.js";
@@ -10,11 +11,11 @@ const PICKLES = /torch|pickle|pt\b/;
 
 export function Microscope({ models, model, list, lists, verdicts, place, go }) {
   const pickled = (m) => PICKLES.test(models[m].format), two = models.length > 1;
-  const mode = place.mode ?? (place.tensor !== undefined || (two && list.length && !pickled(model) && place.at === undefined) ? "block" : pickled(model) && place.at === undefined ? "pickle" : "bytes");
-  const modes = [["bytes", "Bytes of the file"], ...(list.length ? [["block", "Block of a tensor"]] : []), ...(models.some((_, m) => pickled(m)) ? [["pickle", "Steps of the pickle"]] : [])];
+  const mode = !holds("bytes") ? "pickle" : place.mode ?? (place.tensor !== undefined || (two && list.length && !pickled(model) && place.at === undefined) ? "block" : pickled(model) && place.at === undefined ? "pickle" : "bytes");
+  const modes = [...(holds("bytes") ? [["bytes", "Bytes"]] : []), ...(holds("block") && list.length ? [["block", "Block"]] : []), ...(models.some((_, m) => pickled(m)) ? [["pickle", "Pickle, step by step"]] : [])];
   const each = (View) => [...models.keys()].map((m) => html`<${View} key=${m} models=${models} model=${m} list=${lists[m]} verdict=${verdicts[m]} letter=${two ? "AB"[m] : ""} place=${m === model ? place : there(mode, place, lists[model], lists[m], models[model])} go=${(change) => go({ model: m, ...elsewhere(m, change) })} />`);
   const elsewhere = (m, change) => (m === model ? change : { ...there(mode, place, lists[model], lists[m], models[model]), ...change });
-  return html`<div class="tools"><${Choice} label="What to look at" options=${modes} value=${mode} onChange=${(m) => go({ mode: m })} /></div>
+  return html`${modes.length > 1 && html`<div class="tools"><${Choice} label="What to look at" options=${modes} value=${mode} onChange=${(m) => go({ mode: m })} /></div>`}
     ${mode === "bytes" && each(Bytes)}
     ${mode === "block" && (two ? html`<${BlocksOfTwo} models=${models} model=${model} lists=${lists} place=${place} go=${go} />` : html`<${Block} model=${model} list=${list} place=${place} go=${go} />`)}
     ${mode === "pickle" && [...models.keys()].filter(pickled).map((m) => html`<${JudgedPickle} key=${m} model=${m} letter=${two ? "AB"[m] : ""} verdict=${verdicts[m]} place=${m === model ? place : {}} go=${(change) => go({ model: m, mode, ...change })} />`)}`;

@@ -1,6 +1,6 @@
 // The numbers of a tensor, and a map of all layers.
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
-import { holdsValues, isExported } from "../api.js";
+import { holds, holdsValues, isExported } from "../api.js";
 import { fromColumns, HeatTable, IN_HEADERS } from "../heatmap.js";
 import { Histogram } from "../histogram.js";
 import { twinOf } from "../state.js";
@@ -12,7 +12,7 @@ import { Compared } from "./pair.js";
 const SWIFT = 50_000_000; // weights that are counted without being asked
 
 export function Numbers({ models, lists, model, list, place, go }) {
-  return html`<${Tensor} key=${`${model} ${place.tensor}`} models=${models} lists=${lists} model=${model} list=${list} place=${place} />
+  return html`${holds("statistics") && html`<${Tensor} key=${`${model} ${place.tensor}`} models=${models} lists=${lists} model=${model} list=${list} place=${place} />`}
     <${HeatMap} models=${models} model=${model} lists=${lists} go=${go} />`;
 }
 
@@ -29,7 +29,8 @@ function Tensor({ models, lists, model, list, place }) {
     ${wanted && !state.data && html`<${Waiting} state=${state} what="Counting" />${!state.error && html`<button type="button" class="small" onClick=${() => setWanted(false)}>Stop</button>`}`}
     ${state.data && html`<${Stats} data=${state.data} other=${other.data} models=${models} model=${model} />
       ${models.length > 1 && twin < 0 && html`<p class="quiet"><b>${"AB"[1 - model]}</b> has no tensor of this name, or of this role and layer.</p>`}
-      ${tensor.shape.length > 1 && html`<div class="columns">${inOrder(model, [html`<${Channels} model=${model} tensor=${tensor.number} letter=${twin < 0 ? "" : "AB"[model]} />`, twin >= 0 && html`<${Channels} model=${1 - model} tensor=${twin} letter=${"AB"[1 - model]} />`])}</div>`}`}<//>`;
+      <div class="columns by-tensor"><${Quantiles} sides=${other.data ? inOrder(model, [state.data, other.data]) : [state.data]} />
+        ${tensor.shape.length > 1 && inOrder(model, [html`<${Channels} model=${model} tensor=${tensor.number} letter=${twin < 0 ? "" : "AB"[model]} />`, twin >= 0 && html`<${Channels} model=${1 - model} tensor=${twin} letter=${"AB"[1 - model]} />`])}</div>`}<//>`;
 }
 
 /** [of this model, of the other] as A, B. */
@@ -43,16 +44,20 @@ function Stats({ data, other, models, model }) {
   const [scale, setScale] = useState("linear");
   const shown = (d) => (scale === "log" ? magnitudes(d) : d.histogram);
   const series = useMemo(() => [{ ...sideOf(models, model), ...shown(data) }, ...(other ? [{ ...sideOf(models, 1 - model), ...shown(other) }] : [])], [data, other, scale]);
-  const q = Object.entries(data.quantiles ?? {});
   return html`<div class="tools"><${Choice} label="Counts" options=${[[true, "Log counts"], [false, "Counts"]]} value=${log} onChange=${setLog} />
       <${Choice} label="Values" options=${[["linear", "Values"], ["log", "Powers of two"]]} value=${scale} onChange=${setScale} />
       <span class="quiet">${data.exact ? "every value counted, exactly" : "every value counted; edges of bins and quantiles within 2⁻⁸"}${series.length > 1 ? ", as shares of each model" : ""}</span>
       ${series.length > 1 && html`<span class="keyed">${series.map((s) => html`<span><i class="dot" style=${{ background: s.color }}></i><b>${s.label}</b> <${Name} text=${s.name} /></span>`)}</span>`}</div>
     <${Histogram} series=${series} log=${log} />
     <details><summary>The histogram as a table</summary><div class="columns">${series.map((of) => html`<${Bins} series=${of} both=${series.length > 1} />`)}</div></details>
-    ${other ? html`<${Compared} label="Both tensors" heads=${headsOf(models)} numbers rows=${factsOf(...inOrder(model, [data, other]))} />` : html`<${Facts} rows=${factsOf(data)} />`}
-    ${q.length > 0 && html`<h3>Quantiles</h3><div class="scroll" tabindex="0" role="region" aria-label="Quantiles"><table class="narrow"><thead><tr>${other && html`<th><span class="hidden">model</span></th>`}${q.map(([p]) => html`<th class="n" scope="col">${Number(p)}</th>`)}</tr></thead><tbody>
-      ${(other ? inOrder(model, [data, other]) : [data]).map((side, i) => html`<tr>${other && html`<th scope="row"><b>${"AB"[i]}</b></th>`}${q.map(([p]) => html`<td class="n">${fixed(side.quantiles?.[p])}</td>`)}</tr>`)}</tbody></table></div>`}`;
+    ${other ? html`<${Compared} label="Both tensors" heads=${headsOf(models)} numbers rows=${factsOf(...inOrder(model, [data, other]))} />` : html`<${Facts} rows=${factsOf(data)} />`}`;
+}
+
+/** The quantiles of one tensor, or of A and B. */
+function Quantiles({ sides }) {
+  const shares = Object.keys(sides[0].quantiles ?? {});
+  return shares.length > 0 && html`<div><h3>Quantiles</h3><div class="scroll" tabindex="0" role="region" aria-label="Quantiles"><table class="narrow"><thead><tr><th class="n">share below</th>${sides.length > 1 ? ["A", "B"].map((letter) => html`<th class="n">${letter}</th>`) : html`<th class="n">value</th>`}</tr></thead><tbody>
+    ${shares.map((p) => html`<tr><th scope="row" class="n">${Number(p)}</th>${sides.map((side) => html`<td class="n">${fixed(side.quantiles?.[p])}</td>`)}</tr>`)}</tbody></table></div></div>`;
 }
 
 /** Rows of [what, value] of one tensor, or [what, A, B] of two; those that are zero in all are left out. */
@@ -100,7 +105,7 @@ function HeatMap({ models, model, lists, go }) {
   const [statistic, setStatistic] = useState("bits");
   const [asked, setAsked] = useState(holdsValues());
   const errors = statistic in ERRORS, reads = statistic in OF_VALUES || errors;
-  const options = [...Object.entries(IN_HEADERS).map(([key, [text]]) => [key, text]), ...Object.entries(OF_VALUES), ...(models.length > 1 ? Object.entries(ERRORS).map(([key, [text]]) => [key, `${text}, of B against A`]) : [])];
+  const options = [...Object.entries(IN_HEADERS).map(([key, [text]]) => [key, text]), ...(holds("heat") ? Object.entries(OF_VALUES) : []), ...(models.length > 1 && holds("diff") ? Object.entries(ERRORS).map(([key, [text]]) => [key, `${text}, of B against A`]) : [])];
   const shown = errors ? [model] : [...models.keys()];
   return html`<${Section} title="Layers and roles" note=${html`<select aria-label="Statistic" value=${statistic} onChange=${(e) => setStatistic(e.target.value)}>${options.map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select>`}>
     ${reads && !asked ? html`<p>Every value of ${models.length > 1 ? "both models" : "the model"} is read for this. <button type="button" class="small" onClick=${() => setAsked(true)}>Read them</button></p>`

@@ -117,10 +117,11 @@ function architectureRows(models, a, b) {
 }
 
 export function TokensOfTwo({ models }) {
+  if (models.some(({ facts }) => facts.tokenizer?.kind === "none")) return null;
   return html`<${Answer} name="token_pair" given=${{}} what="Comparing tokens">${({ pair, reason }) => (pair === null ? html`<${Section} title="Both tokenizers"><p class="quiet">Not compared: ${visible(reason)}.</p><//>` : html`
     <${Section} title="Both tokenizers" note=${pair.tables.length + pair.special.length ? plural(pair.tables.length + pair.special.length, "difference") : html`<${Chip} kind="ok">the same<//>`}>
       <${Compared} label="Both tokenizers" heads=${headsOf(models)} rows=${[
-        ["Algorithm", ...pair.algorithm], ["Pre-tokenizer", ...pair.pre], ["Tokens", ...pair.sizes.map(whole)], ["Only in this one", ...pair.only.map(whole)],
+        ["Algorithm", ...models.map(({ facts }, i) => facts.tokenizer?.words ?? pair.algorithm[i])], ["Pre-tokenizer", ...pair.pre], ["Tokens", ...pair.sizes.map(whole)], ["Only in this one", ...pair.only.map(whole)],
         ...pair.roles.map(({ role, a, b }) => [`Token for ${role}`, ...[a, b].map((t) => (t ? `${t[0]} ${t[1]}` : ""))]),
       ]} />
       <p>${plural(pair.same, "token")} with the same number in both${pair.moved ? `, ${whole(pair.moved)} with another` : ""}.</p>

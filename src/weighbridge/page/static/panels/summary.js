@@ -33,8 +33,7 @@ function Counted({ data }) {
 function Headline({ info, data }) {
   const report = data?.report, m = report?.model ?? info.facts, bits = report?.bits_per_weight;
   const big = [
-    [report ? count(report.parameters) : "…", "parameters"],
-    [report ? bits?.toFixed(2) ?? "–" : "…", "bits per weight"],
+    ...(info.imatrix ? [] : [[report ? count(report.parameters) : "…", "parameters"], [report ? bits?.toFixed(2) ?? "–" : "…", "bits per weight"]]),
     [bytes(sizeOf(info)), "on disk"],
     [whole(info.tensors), info.tensors === 1 ? "tensor" : "tensors"],
     m.context_length ? [whole(m.context_length), "tokens of context"] : null,
@@ -43,7 +42,7 @@ function Headline({ info, data }) {
     <div class="figures">${big.map(([value, what]) => html`<div><b><${Amount} text=${value} /></b><span>${what}</span></div>`)}</div>
     <${Facts} rows=${[
       ["Name", m.name && html`<${Name} text=${m.name} />`],
-      ["Family", data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">unknown</span>`)],
+      ["Family", !info.imatrix && data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">unknown</span>`)],
       ["Architecture", m.architecture && html`<${Name} text=${m.architecture} />`],
       ["Layers", m.layers && whole(m.layers)],
       ["Hidden size", m.hidden_size && whole(m.hidden_size)],
@@ -73,7 +72,7 @@ function Findings({ state, open }) {
       ${data.findings.map((f) => html`<li><${Chip} kind=${f.level}>${f.word.replaceAll("-", " ")}<//> ${visible(f.message)}${f.tensor && html` <${Name} text=${f.tensor} />`} <small>${f.rule}</small>${canOpen(f.step) && html` <button type="button" class="small" onClick=${() => open(f.step)}>Show step ${f.step.number}</button>`}</li>`)}
     </ul>
     ${data.more > 0 && html`<p class="quiet">and ${plural(data.more, "more finding")}</p>`}
-    ${!data.findings.length && html`<p class="quiet">Nothing was found${data.reports.every(([level]) => level === "ok") ? "" : ", and not everything could be checked"}.</p>`}<//>`;
+    ${!data.findings.length && html`<p class="quiet">No findings${data.reports.every(([level]) => level === "ok") ? "" : ", and not everything could be checked"}.</p>`}<//>`;
 }
 
 function Files({ info, report }) {

@@ -1,11 +1,11 @@
 // A list of all tensors, a hundred thousand if there are as many: a tree with equal layers folded, or flat rows that are
 // searched, filtered and sorted. Only the rows in sight exist.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
-import { isExported } from "../api.js";
+import { holds, isExported } from "../api.js";
 import { colorsOf, partColor } from "../colors.js";
 import { firstOpen, matching, sorted, treeRows } from "../search.js";
 import { bytes, count, hex, plural, shape, visible, whole } from "../text.js";
-import { Amount, Choice, Copy, Empty, Facts, Name, Section, useAnswer, useWindow, Waiting } from "../ui.js";
+import { Amount, Choice, Copy, Empty, Facts, Name, NameInRow, Section, useAnswer, useWindow, Waiting } from "../ui.js";
 
 const ROW = 26;
 
@@ -97,7 +97,7 @@ function Rows({ list, colors, rows, tree, order, setOrder, open, toggle, picked,
     <div role="rowgroup"><div class="row head" role="row" aria-rowindex="1">${COLUMNS.map(([key, title, kind]) => html`
       <span role="columnheader" class=${kind} aria-sort=${order[0] === key ? (order[1] > 0 ? "ascending" : "descending") : "none"}>
         <button type="button" onClick=${() => sort(key)}>${title}${order[0] === key ? (order[1] > 0 ? " ↑" : " ↓") : ""}</button></span>`)}</div></div>
-    <div class="rows" ref=${ref} role="rowgroup" tabindex=${rows.length ? -1 : 0} onKeyDown=${press} onFocusOut=${() => (focus.current = false)}>
+    <div class="rows" ref=${ref} style=${{ maxHeight: `${Math.max(rows.length, 3) * ROW + 16}px` }} role="rowgroup" tabindex=${rows.length ? -1 : 0} onKeyDown=${press} onFocusOut=${() => (focus.current = false)}>
       <div style=${{ height: `${full}px`, position: "relative" }} role="presentation">
         <div style=${{ transform: `translateY(${top}px)` }} role="presentation">
         ${rows.slice(first, last).map((r, i) => html`<${Row} key=${r.key ?? r.number} tensor=${r.label === undefined ? list.at(r.number) : r} colors=${colors} row=${r} index=${first + i} current=${first + i === row} open=${open.has(r.key)}
@@ -114,10 +114,10 @@ function Row({ tensor: t, colors, row, index, current, open, picked, act }) {
   const dtype = t.dtype ?? t.dtypes[0];
   return html`<div class=${`row${picked ? " picked" : ""}${group ? " group" : ""}`} role="row" aria-rowindex=${index + 2} aria-level=${(row.depth ?? 0) + 1}
       aria-expanded=${group ? String(open) : undefined} aria-selected=${String(picked)} tabindex=${current ? 0 : -1} data-row=${index} onClick=${act}>
-    <span role="gridcell" style=${indent}>${group ? html`<i class="turn">${open ? "▾" : "▸"}</i>` : html`<i class="turn"></i>`}<${Name} text=${row.label ?? t.name} />${row.repeat > 1 && html` <b class="times">× ${row.repeat}</b>`}</span>
+    <span role="gridcell" style=${indent}>${group ? html`<i class="turn">${open ? "▾" : "▸"}</i>` : html`<i class="turn"></i>`}<${NameInRow} text=${row.label ?? t.name} />${row.repeat > 1 && html` <b class="times">× ${row.repeat}</b>`}</span>
     <span role="gridcell">${group ? html`<span class="quiet whole">${t.dtypes.join(", ")}</span><span class="quiet brief" title=${t.dtypes.join(", ")}>${t.dtypes[0]}${t.dtypes.length > 1 ? ` +${t.dtypes.length - 1}` : ""}</span>` : html`<i class="dot" style=${{ background: colors.get(dtype) }}></i>${dtype}`}</span>
     <span role="gridcell">${group ? html`<span class="quiet">${plural(t.tensors, "tensor")}</span>` : shape(t.shape)}</span>
-    <span role="gridcell" class="n">${t.parameters === null ? "…" : html`<${Amount} text=${count(t.parameters)} />`}</span>
+    <span role="gridcell" class="n">${t.parameters === null ? "…" : t.parameters === 0 ? html`<${Amount} text="–" />` : html`<${Amount} text=${count(t.parameters)} />`}</span>
     <span role="gridcell" class="n"><${Amount} text=${bytes(t.nbytes)} /></span></div>`;
 }
 
@@ -133,6 +133,6 @@ function Details({ tensor, list, go }) {
       ["Bits per weight", tensor.parameters ? (tensor.nbytes * 8 / tensor.parameters).toFixed(3) : null],
       ["Packing", tensor.packing || null], ["File", html`<${Name} text=${tensor.fileName} />`, true], ["Offset", `${whole(tensor.offset)} (${hex(tensor.offset)})`, true],
     ]} />
-    <p class="ways">${way("layout", "Show in the file")} ${way("microscope", "Show its bytes")} ${way("numbers", "Show its numbers")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
+    <p class="ways">${way("layout", "Show in the file")} ${holds("bytes") && way("microscope", "Show its bytes")} ${way("numbers", "Show its numbers")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
   </aside>`;
 }

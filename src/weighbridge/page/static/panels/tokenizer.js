@@ -1,16 +1,18 @@
 // The tokens of the model, and what its chat template makes of conversations.
 import { html, useState } from "../vendor/htm-preact.js";
 import { number, plural, visible, whole } from "../text.js";
-import { Answer, Chip, Choice, Facts, Name, Section, SideBySide, useAnswer, Waiting } from "../ui.js";
+import { Answer, Chip, Choice, Empty, Facts, Name, Section, SideBySide, useAnswer, Waiting } from "../ui.js";
 
-export function Tokenizer({ model }) {
+export function Tokenizer({ model, models }) {
+  const { tokenizer } = models[model].facts;
+  if (tokenizer?.kind === "none") return html`<${Section} title="Tokenizer"><${Empty}>The model has no tokenizer.<//><//>`;
   return html`<${Answer} name="vocabulary" given=${{ model }}>${({ vocabulary: v, conversations, reason }) => (v === null ? html`<${Section} title="Tokenizer"><p class="quiet">Not shown: ${visible(reason)}.</p><//>` : html`
     <${Section} title="Tokenizer">
-      <${Facts} rows=${[["Algorithm", v.algorithm], ["Pre-tokenizer", v.pre && html`<${Name} text=${v.pre} />`], ["Tokens", whole(v.size)], ["Special tokens", whole(v.special.length)],
+      <${Facts} rows=${[["Algorithm", visible(tokenizer?.words ?? v.algorithm)], ["Pre-tokenizer", v.pre && html`<${Name} text=${v.pre} />`], ["Tokens", whole(v.size)], ["Special tokens", whole(v.special.length)],
         ...Object.entries(v.added).map(([role, added]) => [`Adds ${role}`, added ? "yes" : "no"])]} />
       ${v.losses.map((text) => html`<p class="quiet">${visible(text)}</p>`)}
     <//>
-    ${v.templates.length > 0 ? html`<${Template} model=${model} templates=${v.templates} conversations=${conversations} />` : html`<${Section} title="Chat template"><p class="quiet">The model has none.</p><//>`}
+    ${v.templates.length > 0 ? html`<${Template} model=${model} templates=${v.templates} conversations=${conversations} />` : html`<${Section} title="Chat template"><${Empty}>The model has no chat template.<//><//>`}
     <div class="columns"><${Section} title="Special tokens" note=${plural(v.special.length, "token")}><${Tokens} rows=${v.special} /><//><${Search} model=${model} /></div>`)}<//>`;
 }
 

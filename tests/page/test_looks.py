@@ -1,0 +1,155 @@
+"""Faults that were seen in pictures of the panels, in exported pages: what they lack, cut names, colours, units."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.models.projector_cases import golden, write_folder
+from tests.page.conftest import Visits, until, violations
+from tests.page.samples import llama
+from tests.page.test_assemble import answers_of
+from tests.page.test_browser import settled
+from tests.page.test_layout import drawn, mapped
+from tests.page.test_views import adapter
+
+import weighbridge as wb
+from weighbridge.page.data import PageData
+
+PHONE = {"viewport": {"width": 390, "height": 844}}
+
+
+class Runs:
+    """Runs a command when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("true",)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Exported pages: of a pickle, a truncated file, and an adapter with its base model."""
+    folder = tmp_path_factory.mktemp("looks")
+    tensors = {f"layer.{n}": np.ones((4, 4), np.float32) for n in range(20)}
+    (folder / "evil.pkl").write_bytes(pickle.dumps({**tensors, "x": Runs()}))
+    wb.export_view(folder / "evil.pkl", folder / "evil.html")
+    llama(folder / "base")
+    adapter(folder / "lora")
+    wb.export_view(folder / "base", folder / "lora.html", folder / "lora", values=True)
+    weights = (folder / "base" / "model.safetensors").read_bytes()
+    (folder / "cut.safetensors").write_bytes(weights[:-100_000])
+    wb.export_view(folder / "cut.safetensors", folder / "cut.html")
+    return folder
+
+
+def opened(visit: Visits, pages: Path, name: str, panel: str, **settings: Any) -> Any:
+    return settled(visit(f"{(pages / name).as_uri()}#panel={panel}", **settings))
+
+
+def test_the_banner_of_an_exported_page_leads_to_the_step(visit: Visits, pages: Path) -> None:
+    """The list of steps takes no room outside of its box."""
+    page = opened(visit, pages, "evil.html", "summary")
+    assert "protocol 4" in page.locator(".answers").inner_text()
+    page.locator(".banner button").click()
+    until(page, "document.querySelector('.steps .picked.judged.danger')")
+    inside = "Math.max(innerHeight, document.querySelector('#app').scrollHeight)"
+    assert page.evaluate(f"document.documentElement.scrollHeight <= {inside} + 1")
+
+
+def test_the_map_of_a_pickle_is_coloured_by_opcode(visit: Visits, pages: Path) -> None:
+    """The legend has what occurs, and nothing else."""
+    page = mapped(visit, f"{(pages / 'evil.html').as_uri()}#")
+    assert page.locator(".keyed").inner_text().split() == ["import", "call", "structure", "memo", "frame", "value"]
+    page.get_by_role("group", name="Colour by").get_by_role("button", name="Type").click()
+    until(page, "document.querySelector('.keyed').innerText === 'header'")
+    assert "SHORT_BINUNICODE" in drawn(page)[0]
+
+
+def test_damage_has_one_banner(visit: Visits, pages: Path) -> None:
+    page = opened(visit, pages, "cut.html", "layout")
+    assert page.locator(".banner").count() == 1
+    assert page.locator(".banner").inner_text().count("cut off") == 1
+
+
+def test_a_list_is_no_higher_than_its_rows(visit: Visits, pages: Path) -> None:
+    page = opened(visit, pages, "cut.html", "tensors")
+    page.get_by_role("searchbox").fill("norm.weight")
+    until(page, "document.querySelectorAll('.rows [role=row]').length < 9")
+    assert page.locator(".rows").bounding_box()["height"] <= 26 * page.locator(".rows [role=row]").count() + 18
+
+
+def test_the_end_of_a_long_name_is_seen_on_a_phone(visit: Visits, pages: Path) -> None:
+    page = opened(visit, pages, "cut.html", "tensors", **PHONE)
+    cut = page.locator(".rows .ends").evaluate_all("""all => all.filter(name => {
+      const end = name.children[1].getBoundingClientRect(), cell = name.parentElement.getBoundingClientRect();
+      return end.width === 0 || end.right > cell.right;
+    }).map(name => name.textContent)""")
+    assert cut == []
+
+
+def test_a_phone_shows_the_size_of_each_role(visit: Visits, pages: Path) -> None:
+    page = opened(visit, pages, "cut.html", "architecture", **PHONE)
+    row = page.locator(".box li").first
+    name, size = row.locator(":scope > :first-child").bounding_box(), row.locator(":scope > :last-child").bounding_box()
+    assert abs(name["y"] - size["y"]) < 6
+    assert size["x"] + size["width"] <= 390
+    assert "model.layers" not in page.locator(".layer").first.inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_cells_of_a_heat_map_stand_out(visit: Visits, pages: Path, scheme: str) -> None:
+    """On a dark card, the lowest colour too; and their texts can be read."""
+    page = opened(visit, pages, "lora.html", "numbers", color_scheme=scheme, bypass_csp=True)
+    page.get_by_label("Statistic").select_option("absmax")
+    settled(page)
+    found = page.locator(".heat td.n").evaluate_all("""all => all.map(cell => {
+      const linear = c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+      const light = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number).map(linear)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+      const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      const style = getComputedStyle(cell), card = light(getComputedStyle(cell.closest(".card")).backgroundColor);
+      return [contrast(light(style.backgroundColor), card), contrast(light(style.backgroundColor), light(style.color))];
+    })""")
+    assert min(text for _, text in found) >= 4.5
+    assert scheme == "light" or min(ground for ground, _ in found) >= 3  # on white, yellow is next to it as anywhere
+
+
+def test_what_is_chosen_looks_chosen_under_the_pointer(visit: Visits, pages: Path) -> None:
+    page = opened(visit, pages, "cut.html", "layout")
+    tab, color = page.locator("nav [aria-current]"), "e => getComputedStyle(e).backgroundColor"
+    before = tab.evaluate(color)
+    tab.hover()
+    assert tab.evaluate(color) == before
+
+
+def test_a_table_that_scrolls_sideways_fades_out(visit: Visits, pages: Path) -> None:
+    mask = "e => getComputedStyle(e).getPropertyValue('--after')"
+    wide, narrow = (opened(visit, pages, "lora.html", "numbers", **size) for size in ({}, PHONE))
+    assert [page.locator(".heat").first.evaluate(mask) for page in (wide, narrow)] == ["0px", "32px"]
+
+
+def test_what_accompanies_a_model_is_not_compared_with_it(visit: Visits, pages: Path, tmp_path: Path) -> None:
+    """An adapter, whose changes are in the exported page; and a projector."""
+    page = opened(visit, pages, "lora.html", "adapter")
+    assert "of the weight’s" in page.locator("main").inner_text()
+    tabs = page.locator("nav li button").all_inner_texts()
+    assert "Adapter" in tabs
+    assert not {"Differences", "Lineage", "Microscope"} & set(tabs)
+    wb.convert(write_folder(golden()["gemma3"], tmp_path / "model"), tmp_path / "p.gguf", mmproj=True)
+    with PageData(tmp_path / "p.gguf") as data:
+        assert json.loads(data.answer("start", {}))["models"][0]["projector"] is True
+    first = answers_of((pages / "cut.html").read_text())["start?"]["answer"]["models"][0]
+    assert first["projector"] is False
+
+
+def test_axe_sees_a_fault_in_one_of_many_rows(visit: Visits, pages: Path) -> None:
+    """Rows alike are checked once; one that differs is checked, too."""
+    page = opened(visit, pages, "cut.html", "summary", bypass_csp=True)
+    assert violations(page) == []
+    page.locator("tbody tr").last.evaluate("row => { row.lastElementChild.style.color = '#eee' }")
+    assert [rule for rule, _ in violations(page)] == ["color-contrast"]
