@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,12 @@ def test_damage_has_one_banner(visit: Visits, pages: Path) -> None:
     assert page.locator(".banner").inner_text().count("cut off") == 1
 
 
+def test_large_numbers_of_a_message_have_separators(visit: Visits, pages: Path) -> None:
+    """In the banner and in the findings."""
+    text = opened(visit, pages, "cut.html", "summary").locator("body").inner_text()
+    assert len(re.findall(r"expected \d(,\d{3})+ bytes, found \d(,\d{3})+\)", text)) == 2
+
+
 def test_a_list_is_no_higher_than_its_rows(visit: Visits, pages: Path) -> None:
     page = opened(visit, pages, "cut.html", "tensors")
     page.get_by_role("searchbox").fill("norm.weight")
@@ -145,6 +152,24 @@ def test_what_accompanies_a_model_is_not_compared_with_it(visit: Visits, pages: 
         assert json.loads(data.answer("start", {}))["models"][0]["projector"] is True
     first = answers_of((pages / "cut.html").read_text())["start?"]["answer"]["models"][0]
     assert first["projector"] is False
+
+
+def test_operators_are_those_of_the_model_alone(visit: Visits, pages: Path) -> None:
+    """An adapter beside it has none."""
+    page = opened(visit, pages, "lora.html", "graph")
+    assert page.locator("svg.operators").count() == 3
+    assert page.locator(".graphs").count() == page.get_by_text("Not known").count() == 0
+
+
+def test_panels_have_something_to_say(visit: Visits, tmp_path: Path) -> None:
+    """A pickle without layers has no drawing, and a model whose layers all have a window has no cost per token."""
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a": np.ones(4, np.float32)}))
+    wb.export_view(tmp_path / "a.pkl", tmp_path / "pickle.html")
+    assert "Architecture" not in opened(visit, tmp_path, "pickle.html", "tensors").locator("nav").inner_text()
+    wb.export_view(write_folder(golden()["gemma3"], tmp_path / "model"), tmp_path / "gemma.html")
+    cache = opened(visit, tmp_path, "gemma.html", "architecture").locator("section", has_text="Cache of keys")
+    assert "0 B" not in cache.inner_text()
+    assert "4,096 tokens" in cache.inner_text()
 
 
 def test_axe_sees_a_fault_in_one_of_many_rows(visit: Visits, pages: Path) -> None:

@@ -100,14 +100,15 @@ def verdict(path: str, verified: VerifyReport, scanned: ScanReport) -> PageVerdi
     steps = judged_steps(f for file in scanned.files for f in file.findings)
     identity, client = identify(path), _client(path, verified)
     names = (identity.title, identity.variant, identity.detail.get("architecture"))
-    named = ", ".join(dict.fromkeys(str(name) for name in names if name)).replace("protocol-", "protocol ")
+    named = ", ".join(dict.fromkeys(str(name) for name in names if name))
+    kind = named.replace("protocol-", "protocol ").replace("GGUF, model", "GGUF model")
     verify_rows = (
         JudgedFinding(_SEVERITIES[f.severity], "verify", f.severity.value, f.message, f.rule, f.path or "", f.tensor)
         for f in verified.findings
     )
     rows = sorted((*_scan_rows(scanned, steps), *verify_rows), key=lambda row: _RANKS[row.level])
     answers = (
-        VerdictAnswer("What it is", Level.WARNING if identity.name_lies else Level.OK, named),
+        VerdictAnswer("What it is", Level.WARNING if identity.name_lies else Level.OK, kind),
         _whole(verified), _safe(scanned), _loaded(client, identity), _fits(path),
     )  # fmt: skip
     banners = (*_safety_banners(scanned, steps, verified), *_damage_banners(verified, client))

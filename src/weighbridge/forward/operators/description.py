@@ -105,11 +105,11 @@ class LayerFacts:
             taps = f"{matrix[-1]} taps"
             return (taps, "bias") if bias else (taps,)
         if len(matrix) < 2:
-            return (f"{matrix[0]:,}",) if matrix else ()
+            return (str(matrix[0]),) if matrix else ()
         if word in _EMBEDDINGS:
             scale = self.graph.embedding_scale if word == "embed" else 1.0
-            return (f"{matrix[-2]:,} × {matrix[-1]:,}", *((f"× {number(scale)}",) if scale != 1 else ()))
-        turned = (f"{matrix[-1]:,} → {matrix[-2]:,}",)
+            return (f"{matrix[-2]} × {matrix[-1]}", *((f"× {number(scale)}",) if scale != 1 else ()))
+        turned = (f"{matrix[-1]} → {matrix[-2]}",)
         return (*turned, "bias") if bias else turned
 
     def _output(self, word: str, kind: str, matrix: Shape | None, inputs: Sequence[Shape] | None) -> Shape | None:

@@ -34,6 +34,12 @@ export function byPlace(rows, value) {
   return { layers, roles, at, cells: layers.map((layer) => roles.map((role) => cell(at(layer, role)))) };
 }
 
+/** Without the roles that have no value in any layer. */
+export function filled({ layers, roles, cells }) {
+  const kept = roles.map((_, i) => i).filter((i) => cells.some((row) => row[i] !== null));
+  return { layers, roles: kept.map((i) => roles[i]), cells: cells.map((row) => kept.map((i) => row[i])) };
+}
+
 /** A role as the head of a narrow column: broken at its dots, without the ending that nearly all have. */
 function Role({ text }) {
   return html`<span title=${visible(text)}>${text.replace(/^.*\.\*\./, "").replace(/\.weight(\.in_sum2)?$/, "").split(".").map((word, i) => html`${i > 0 && html`.<wbr />`}<${Name} text=${word} />`)}</span>`;

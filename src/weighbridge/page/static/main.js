@@ -5,7 +5,7 @@ import { prevailing } from "./layoutmap.js";
 import { matching } from "./search.js";
 import { useScrollCue } from "./scrollcue.js";
 import { tensorList, usePlace } from "./state.js";
-import { bytes, sizeOf, visible } from "./text.js";
+import { bytes, kindOf, sizeOf, visible } from "./text.js";
 import { Choice, Name, useInSight, Waiting } from "./ui.js";
 import { useVerdicts, Verdicts } from "./verdict.js";
 import { Adapter } from "./panels/adapter.js";
@@ -40,15 +40,15 @@ const PANELS = [
   { key: "lineage", title: "Lineage", Panel: Lineage, ofSeveral: true, held: ["lineage"] },
   { key: "diff", title: "Differences", Panel: Diff, ofTwo: true, held: ["diff"] },
 ];
-/** What a file is to a model: itself one, or something that accompanies one. */
-const kindOf = (model) => ["imatrix", "projector", "adapter"].find((kind) => model[kind]) ?? "model";
 /** Whether two are compared: both are models, or projectors, or adapters. */
 const comparable = ([a, b]) => b !== undefined && kindOf(a) === kindOf(b) && !a.imatrix;
 const hasTokens = ({ facts }) => (facts.tokenizer ? facts.tokenizer.kind !== "none" : Boolean(facts.architecture));
+/** Whether a drawing of the model says more than its list of tensors, as far as that is read. */
+const isLayered = ({ facts }, list) => Boolean(facts.architecture) || list?.length === undefined || list.layer.some((layer) => layer >= 0);
 /** What a panel needs, by its mark: a plain file of tensors has no tokenizer, and no place for one. */
 const NEEDS = {
-  ofFolder: ({ models }) => models.some(({ folder }) => folder), ofModel: ({ models }) => models.some(({ imatrix }) => !imatrix), ofTokens: ({ models }) => models.some(hasTokens),
-  ofDescribed: ({ models }) => models.some(({ facts }) => facts.architecture ?? facts.tokenizer), ofAdapter: ({ models }) => models.some(({ adapter }) => adapter),
+  ofFolder: ({ models }) => models.some(({ folder }) => folder), ofModel: ({ models, lists }) => models.some((model, i) => !model.imatrix && isLayered(model, lists[i])), ofTokens: ({ models }) => models.some(hasTokens),
+  ofDescribed: ({ models }) => models.some((model) => kindOf(model) === "model" && (model.facts.architecture ?? model.facts.tokenizer)), ofAdapter: ({ models }) => models.some(({ adapter }) => adapter),
   ofImatrix: ({ models }) => models.some(({ imatrix }) => imatrix), ofMeasured: ({ measured }) => measured > 0, ofTwo: ({ models }) => comparable(models),
   ofSeveral: ({ all }) => all.filter((model) => kindOf(model) === "model").length > 1,
 };
@@ -88,7 +88,7 @@ function App() {
   }, [theme]);
   if (!state.data) return html`<main class="lone"><h1>Weighbridge</h1><${Waiting} state=${state} what="Reading headers" /></main>`;
   const all = state.data.models, models = sides.map((n) => all[n]), shownLists = sides.map((n) => lists[n]);
-  const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1), page = { models, all, measured: state.data.measured };
+  const model = Math.min(Number(place.model ?? 0) || 0, models.length - 1), page = { models, all, lists: shownLists, measured: state.data.measured };
   const { key: panel, title, Panel, Two, ofBoth, needsList } = PANELS.find((p) => p.key === (place.panel ?? (all.length > 2 ? "lineage" : models.every(({ imatrix }) => imatrix) ? "importance" : "summary")) && applies(p, page)) ?? PANELS[0];
   document.title = `${title}: ${visible(models.map((m) => m.name).join(" and "))}`;
   const checked = { ...place, tensor: Number(place.tensor) < models[model].tensors ? place.tensor : undefined };

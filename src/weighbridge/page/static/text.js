@@ -53,6 +53,14 @@ export function filesOf({ files }) {
   return files.map((f, number) => ({ ...f, number })).filter((f) => !f.inside);
 }
 
+/** What a file is to a model: itself one, or something that accompanies one. */
+export const kindOf = (model) => ["imatrix", "projector", "adapter"].find((kind) => model[kind]) ?? "model";
+
+/** A message of a report: visible, and thousands apart in its large numbers. Numbers in names stay as they are. */
+export function message(text) {
+  return visible(text).replace(/(?<![\w./,:-])[1-9]\d{4,}(?![\w/:-]|[.,]\d)/g, whole);
+}
+
 /** An integer with thousands apart. */
 export function whole(n) {
   return Number(n).toLocaleString("en-US");

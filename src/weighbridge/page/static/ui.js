@@ -90,7 +90,7 @@ export function StackedBar({ label, rows, total, detail }) {
 
 /** Names and values, one under the other; with a third element over the whole width. */
 export function Facts({ rows }) {
-  const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== false && value !== "");
   return html`<dl class="facts">${shown.map(([name, value, wide]) => html`<div class=${wide ? "wide" : ""}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 

@@ -2,7 +2,7 @@
 // is whole, safe, loadable, and fits this machine. The server judges; this draws.
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { ask, holds, NotHere } from "./api.js";
-import { bytes, visible } from "./text.js";
+import { bytes, message, visible } from "./text.js";
 import { Name } from "./ui.js";
 
 /** Marks that can be told apart without colours. */
@@ -43,13 +43,13 @@ function Banners({ info, state, open }) {
 
 function Banner({ banner: { level, text, detail, step }, open }) {
   return html`<div class=${"banner " + level} role="alert"><${Mark} level=${level} />
-    <div><b>${quoted(text)}</b>${detail && html`<p>${visible(detail)}</p>`}</div>
+    <div><b>${quoted(text)}</b>${detail && html`<p>${message(detail)}</p>`}</div>
     ${canOpen(step) && html`<button type="button" onClick=${() => open(step)}>Show step ${step.number}</button>`}</div>`;
 }
 
 /** A text whose `code` is set as code. */
 function quoted(text) {
-  return text.split("`").map((piece, i) => (i % 2 ? html`<${Name} text=${piece} />` : visible(piece)));
+  return text.split("`").map((piece, i) => (i % 2 ? html`<${Name} text=${piece} />` : message(piece)));
 }
 
 export function Mark({ level }) {

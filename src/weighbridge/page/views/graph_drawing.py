@@ -172,7 +172,7 @@ def shown_facts(operator: Operator) -> tuple[str, ...]:
 
 
 def shape_text(shape: Shape) -> str:
-    return " × ".join(f"{n:,}" for n in shape)
+    return " × ".join(map(str, shape))
 
 
 def _place(flow: Arrangement, operators: dict[str, Operator], spaces: dict[str, float], loose: bool) -> _Box:

@@ -51,8 +51,8 @@ function Cache({ cache, reason }) {
   if (!cache) return html`<${Section} title="Cache of keys and values"><p class="quiet">Not known: ${visible(reason)}.</p><//>`;
   if (!cache.total) return html`<${Section} title="Cache of keys and values"><p class="quiet">None: the model reads its whole text at once.</p><//>`;
   return html`<${Section} title="Cache of keys and values" note=${`in ${cache.dtype}, as llama.cpp allocates it`}>
-    <div class="figures tight"><div><b>${bytes(cache.nbytes)}</b><span>per token of context</span></div><div><b>${bytes(cache.total)}</b><span>for ${whole(cache.context)} tokens</span></div></div>
-    ${kinds.length > 1 && html`<div class="scroll" tabindex="0" role="region" aria-label="Cache by layer"><table class="narrow"><thead><tr><th>layers</th><th class="n">per token</th><th class="n">within the window</th><th class="n">per sequence</th></tr></thead><tbody>
+    <div class="figures tight">${cache.nbytes > 0 && html`<div><b>${bytes(cache.nbytes)}</b><span>per token of context</span></div>`}<div><b>${bytes(cache.total)}</b><span>for ${whole(cache.context)} tokens</span></div></div>
+    ${(kinds.length > 1 || !cache.nbytes) && html`<div class="scroll" tabindex="0" role="region" aria-label="Cache by layer"><table class="narrow"><thead><tr><th>layers</th><th class="n">per token</th><th class="n">within the window</th><th class="n">per sequence</th></tr></thead><tbody>
       ${kinds.map(([layers, c]) => html`<tr><th scope="row">${ranges(layers)}</th><td class="n">${c.nbytes ? bytes(c.nbytes) : "–"}</td><td class="n">${c.sliding ? `${bytes(c.sliding)}, ${whole(c.window)} tokens` : "–"}</td><td class="n">${c.state ? bytes(c.state) : "–"}</td></tr>`)}</tbody></table></div>`}<//>`;
 }
 

@@ -1,7 +1,7 @@
 // What differs between two models: tensors by what happened to them, the error of each, layer by layer; metadata.
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
 import { isExported } from "../api.js";
-import { HeatTable } from "../heatmap.js";
+import { filled, HeatTable } from "../heatmap.js";
 import { bytes, fixed, plural, sizeOf, visible, whole } from "../text.js";
 import { twinOf } from "../state.js";
 import { Choice, Empty, Name, Section, SideBySide, useAnswer, useWindow, Waiting } from "../ui.js";
@@ -29,13 +29,13 @@ function Report({ data, models }) {
   const [kind, setKind] = useState("");
   const rows = useMemo(() => data.tensors.filter((t) => !kind || kindOf(t) === kind), [data, kind]);
   const counts = useMemo(() => countsOf(data), [data]);
-  const total = counts.reduce((s, [, n]) => s + n, 0);
+  const total = counts.reduce((s, [, n]) => s + n, 0), differing = counts.filter(([k]) => k !== "equal");
   return html`<${Section} title="Differences" note=${`by ${data.names} names`}>
       <p><b>A</b> <${Name} text=${models[0].name} /> <span class="quiet">and</span> <b>B</b> <${Name} text=${models[1].name} /></p>
       <div class="figures tight">${counts.map(([k, n]) => html`<div><b>${whole(n)}</b><span>${KINDS[k] ?? k}</span></div>`)}</div>
       ${data.notes.map((note) => html`<p class="quiet">${visible(note)}</p>`)}
-      ${data.tensors.length > 0 && html`<div class="tools"><${Choice} label="Show" options=${[["", "All that differ"], ...counts.filter(([k]) => k !== "equal").map(([k]) => [k, KINDS[k] ?? k])]} value=${kind} onChange=${setKind} /></div>
-        <${Changes} rows=${rows} />`}
+      ${differing.length > 1 && html`<div class="tools"><${Choice} label="Show" options=${[["", "All that differ"], ...differing.map(([k]) => [k, KINDS[k] ?? k])]} value=${kind} onChange=${setKind} /></div>`}
+      ${data.tensors.length > 0 && html`<${Changes} rows=${rows} />`}
       ${!data.tensors.length && html`<${Empty}>All ${plural(total, "tensor")} are equal.<//>`}<//>`;
 }
 
@@ -83,7 +83,7 @@ function Errors({ layers, maps }) {
   if (!data.roles.length) return null;
   const most = Math.max(...layers.map((l) => l.nmse), 1e-300);
   return html`<${Section} title="Errors by layer and role" note=${html`<select aria-label="Error" value=${statistic} onChange=${(e) => setStatistic(e.target.value)}>${Object.entries(ERRORS).map(([key, [text]]) => html`<option value=${key}>${text}</option>`)}</select>`}>
-    <${HeatTable} data=${data} show=${show} worst=${statistic === "snr" || statistic === "cosine" ? "low" : "high"} />
+    <${HeatTable} data=${filled(data)} show=${show} worst=${statistic === "snr" || statistic === "cosine" ? "low" : "high"} />
     ${layers.length > 0 && html`<h3>Layers that lost most</h3><div class="scroll short" tabindex="0" role="region" aria-label="Layers that lost most"><table class="narrow"><thead><tr><th class="n">layer</th><th class="n">signal to noise</th><th class="n">squared error</th><th class="wide"><span class="hidden">share of the worst layer’s</span></th></tr></thead><tbody>
       ${layers.map((l) => html`<tr><th scope="row" class="n">${l.layer}</th><td class="n">${noise(l)}</td><td class="n">${fixed(l.nmse, 3)}</td><td class="wide"><i class="bar" style=${{ width: `${(l.nmse / most) * 100}%` }}></i></td></tr>`)}</tbody></table></div>`}<//>`;
 }

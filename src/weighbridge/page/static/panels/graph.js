@@ -2,7 +2,7 @@
 // chosen in it.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
 import { partColor } from "../colors.js";
-import { bytes, plural, shape, visible } from "../text.js";
+import { bytes, kindOf, plural, shape, visible } from "../text.js";
 import { Answer, Choice, Name, Section } from "../ui.js";
 
 const WIRING = {
@@ -12,8 +12,8 @@ const WIRING = {
 const PARTS = { attention: "attention", cross: "attention", mlp: "feed forward", moe: "experts", ssm: "state space", delta: "state space", conv: "state space", embed: "embedding", position: "embedding", types: "embedding", head: "output" };
 
 export function Graph({ model, models, lists, place, go }) {
-  const shown = models.length > 1 ? models.map((_, i) => i) : [model];
-  return html`<div class=${models.length > 1 ? "columns graphs" : ""}>${shown.map((m) => html`<${Of} key=${m} model=${m} title=${models.length > 1 ? `${"AB"[m]}: ` : ""} list=${lists[m]} place=${place} go=${go} />`)}</div>`;
+  const both = models.map((_, i) => i).filter((i) => kindOf(models[i]) === "model"), shown = both.length ? both : [model];
+  return html`<div class=${shown.length > 1 ? "columns graphs" : ""}>${shown.map((m) => html`<${Of} key=${m} model=${m} title=${models.length > 1 ? `${"AB"[m]}: ` : ""} list=${lists[m]} place=${place} go=${go} />`)}</div>`;
 }
 
 function Of({ model, title, list, place, go }) {

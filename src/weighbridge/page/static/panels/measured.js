@@ -76,8 +76,8 @@ function Predictions({ models }) {
   const sized = models.filter((m) => m.nbytes !== null);
   const points = useMemo(() => sized.map((m) => ({ x: m.nbytes, y: m.kl, name: m.name, label: `${m.name}: ${bytes(m.nbytes)}, ${number(m.kl)} nats`, color: "var(--c1)" })), [models]);
   return html`<${Section} title="Size against divergence" note="wb quality">
-    ${points.length > 0 && html`<${Scatter} points=${points} label="Size against divergence" xTitle="size of the model" yTitle="KL divergence, nats" xText=${bytes} line names />`}
-    <div class="scroll" tabindex="0" role="region" aria-label="Measured models"><table><thead><tr><th>model</th><th>against</th><th class="n">size</th><th class="n">KL divergence, nats</th><th class="n">perplexity</th><th class="n">of the reference</th><th class="n">same likeliest token</th></tr></thead><tbody>
+    ${points.length > 1 && html`<${Scatter} points=${points} label="Size against divergence" xTitle="size of the model" yTitle="KL divergence, nats" xText=${bytes} line names />`}
+    <div class="scroll" tabindex="0" role="region" aria-label="Measured models"><table class="named"><thead><tr><th>model</th><th>against</th><th class="n">size</th><th class="n">KL divergence, nats</th><th class="n">perplexity</th><th class="n">of the reference</th><th class="n">same likeliest token</th></tr></thead><tbody>
     ${models.map((m) => html`<tr><th scope="row"><${Name} text=${m.name} /></th><td><${Name} text=${m.reference} /></td><td class="n">${shown(m.nbytes, (n) => html`<${Amount} text=${bytes(n)} />`)}</td><td class="n">${fixed(m.kl, 3)}${m.kl_error !== null && html` <span class="quiet">± ${number(m.kl_error, 2)}</span>`}</td><td class="n">${shown(m.perplexity, (v) => number(v, 5))}</td><td class="n">${shown(m.reference_perplexity, (v) => number(v, 5))}</td><td class="n">${shown(m.same_top, percent)}</td></tr>`)}</tbody></table></div>
     ${sized.length < models.length && html`<p class="quiet">Sizes are those of this page’s models; ${plural(models.length - sized.length, "measured model")} ${models.length - sized.length === 1 ? "isn’t" : "aren’t"} among them.</p>`}<//>`;
 }
@@ -91,7 +91,7 @@ export function TensorErrors({ rows }) {
   const colors = useMemo(() => typeColors(rows), [rows]);
   const most = rows.reduce((n, row) => Math.max(n, row.bytes), 1);
   const points = useMemo(() => rows.map((row) => ({ x: row.bits, y: row.nmse, color: colors.get(row.type), radius: 3 + 6 * Math.sqrt(row.bytes / most), label: `${row.name}: ${row.type}, ${bytes(row.bytes)}, NMSE ${number(row.nmse, 3)}` })), [rows]);
-  return html`<p class="keyed">${[...colors].map(([type, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${type}</span>`)}<span class="quiet">area: bytes of the tensor</span></p>
+  return html`<p class="keyed">${[...colors].map(([type, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${type} <span class="quiet">× ${whole(rows.filter((row) => row.type === type).length)}</span></span>`)}<span class="quiet">area: bytes of the tensor</span></p>
     <${Scatter} points=${points} label="Bits per weight against error" xTitle="bits per weight" yTitle="NMSE" />
     <details><summary>${plural(rows.length, "tensor")} as a table</summary><div class="scroll tall" tabindex="0" role="region" aria-label="Errors of the tensors"><table><thead><tr><th>tensor</th><th>type</th><th class="n">bytes</th><th class="n">bits per weight</th><th class="n">NMSE</th></tr></thead><tbody>
     ${rows.slice(0, SHOWN).map((row) => html`<tr><th scope="row"><${Name} text=${row.name} /></th><td>${row.type}</td><td class="n">${whole(row.bytes)}</td><td class="n">${row.bits.toFixed(2)}</td><td class="n">${fixed(row.nmse, 3)}</td></tr>`)}</tbody></table></div><${More} rows=${rows} /></details>`;

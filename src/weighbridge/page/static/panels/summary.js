@@ -1,7 +1,7 @@
 // What the model is, on one screen.
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { colorsOf, partColor } from "../colors.js";
-import { bytes, count, filesOf, number, plural, sizeOf, visible, whole } from "../text.js";
+import { bytes, count, filesOf, message, number, plural, sizeOf, visible, whole } from "../text.js";
 import { Amount, Answer, Chip, Facts, Name, Section, StackedBar, useAnswer, Waiting } from "../ui.js";
 import { canOpen, stepPlace } from "../verdict.js";
 
@@ -69,7 +69,7 @@ function Findings({ state, open }) {
   return html`<${Section} title="Findings">
     <p class="verdicts">${data.reports.map(([level, report, verdict]) => html`<${Chip} kind=${level === "ok" && worst !== "ok" ? "" : level}>${report}: ${verdict.replaceAll(/[-_]/g, " ")}<//>`)}</p>
     <ul class="findings" tabindex="0" aria-label="Findings">
-      ${data.findings.map((f) => html`<li><${Chip} kind=${f.level}>${f.word.replaceAll("-", " ")}<//> ${visible(f.message)}${f.tensor && html` <${Name} text=${f.tensor} />`} <small>${f.rule}</small>${canOpen(f.step) && html` <button type="button" class="small" onClick=${() => open(f.step)}>Show step ${f.step.number}</button>`}</li>`)}
+      ${data.findings.map((f) => html`<li><${Chip} kind=${f.level}>${f.word.replaceAll("-", " ")}<//> ${message(f.message)}${f.tensor && html` <${Name} text=${f.tensor} />`} <small>${f.rule}</small>${canOpen(f.step) && html` <button type="button" class="small" onClick=${() => open(f.step)}>Show step ${f.step.number}</button>`}</li>`)}
     </ul>
     ${data.more > 0 && html`<p class="quiet">and ${plural(data.more, "more finding")}</p>`}
     ${!data.findings.length && html`<p class="quiet">No findings${data.reports.every(([level]) => level === "ok") ? "" : ", and not everything could be checked"}.</p>`}<//>`;
