@@ -45,8 +45,9 @@ def plan_pack(src: Path, dst: Path, options: PackOptions) -> PackPlan:
 
 @accepting(UnpackOptions)
 def plan_unpack(src: Path, dst: Path, options: UnpackOptions) -> Plan:
-    """Plans to unpack the file or folder `src`: the original bytes, compared with their SHA-256. `base`: the model that
-    it was packed with. Raises UsageError if nothing is packed, FormatError for a damaged file."""
+    """Plans to unpack the file or folder `src`: the original bytes, compared with their SHA-256. ZipNN files have none;
+    they are decoded only. `base`: the model that it was packed with. Raises UsageError if nothing is packed,
+    FormatError for a damaged file."""
     return _plan_unpack(resolve_path(src), resolve_target(dst), options)
 
 

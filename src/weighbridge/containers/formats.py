@@ -90,7 +90,7 @@ READ: Final = (
     Format(ZIPNN, "ZipNN file", (".znn",), (), (Magic(0, b"ZN\0", "ZN and a version (ZipNN)"),),
            module="weighbridge.containers.zipnn.container", rewritten_as="safetensors", in_folders=True,
            recognisers=_ZIPNN,
-           advice="every command reads it like the original; wb convert FILE new.safetensors decodes it"),
+           advice="every command reads it like the original; wb unpack FILE DST restores that"),
     Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
            target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
            dense_end=True, recognisers=_SAFETENSORS),
