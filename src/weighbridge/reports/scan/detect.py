@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
@@ -17,10 +17,12 @@ from weighbridge.containers import BUILT_IN
 from weighbridge.containers.archive.zip_records import LOCAL
 from weighbridge.containers.formats import OCDBT_FILE
 from weighbridge.containers.sniff.detect import sniff
-from weighbridge.containers.zarr.arrays import ARRAYS, ZarrArray, read_array
 from weighbridge.io.decompress import BROKEN, CODECS, WITH_MAGIC, codec_of
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan.model import MemberPath
+
+if TYPE_CHECKING:
+    from weighbridge.containers.zarr.arrays import ZarrArray
 
 #: The kind of a torch storage, unless its bytes start like another format.
 STORAGE: Final = "storage"
@@ -84,7 +86,11 @@ def is_chunk(place: MemberPath, head: bytes) -> bool:
 
 def array_around(path: Path) -> ZarrArray | None:
     """The zarr array of which a file is a chunk, by its name and the metadata above it."""
-    for folder in path.parents if _CHUNK.fullmatch(path.name) else ():
+    if not _CHUNK.fullmatch(path.name):
+        return None
+    from weighbridge.containers.zarr.arrays import ARRAYS  # late: few files are named as chunks
+
+    for folder in path.parents:
         for name in ARRAYS:
             if (metadata := folder / name.lstrip("/")).is_file():
                 return _read(metadata, metadata.stat().st_mtime_ns)
@@ -96,6 +102,8 @@ def array_around(path: Path) -> ZarrArray | None:
 @lru_cache(maxsize=64)
 def _read(metadata: Path, time: int) -> ZarrArray | None:
     """The array that a file describes; None if it can't be read. Kept for the array's next chunk."""
+    from weighbridge.containers.zarr.arrays import read_array
+
     with suppress(WeighbridgeError, OSError), FileSource(metadata) as source:
         return read_array(metadata.parent.name, source.read(0, min(source.size, CONFIG_JSON)), str(metadata))
     return None
