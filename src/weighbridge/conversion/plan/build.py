@@ -39,7 +39,7 @@ from weighbridge.conversion.plan.losses.requantized import check_lossless, losse
 from weighbridge.conversion.plan.losses.settings import check_settings
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.conversion.plan.target import WEIGHTS, Target, check_count, check_target, keeps_state, stem_of
+from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, several_files, stem_of
 from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
@@ -79,8 +79,7 @@ def _build(
     path, kind, options, folder = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
     model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
-    if calibrate is not None:
-        to_draft = partial(_to_scheme, calibrate=calibrate)
+    to_draft = to_draft if calibrate is None else partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
     draft.losses += _mlx_losses(draft) if kind == "mlx" else []
@@ -116,7 +115,8 @@ def _build(
         for f in written.files
         if bound is not None and f.layout.size > bound
     ]
-    check_count(path, len(written.files) + len(draft.extra_files), folder)
+    if not folder and (count := len(written.files) + len(draft.extra_files)) > 1:
+        raise several_files(path, count)
     files = written.files if folder else [replace(f, name=path.name) for f in written.files]
     return Plan(
         source=str(model.place.path),

@@ -178,11 +178,10 @@ def same_format(model: OpenModel, path: Path) -> str | None:
     return own_target(model.format)
 
 
-def check_count(path: Path, count: int, folder: bool) -> None:
-    """Raises UsageError if several files would be written to a path that isn't a folder."""
-    if count > 1 and not folder:
-        hint = f"a slash at the end of DST names a folder: {path.stem}/"
-        raise UsageError(f"{count} files are written, so DST must be a folder", hint=hint)
+def several_files(path: Path, count: int) -> UsageError:
+    """The error about several files for a path that isn't a folder."""
+    hint = f"a slash at the end of DST names a folder: {path.stem}/"
+    return UsageError(f"{count} files are written, so DST must be a folder", hint=hint)
 
 
 def check_target(path: Path, files: Iterable[Path], folder: bool) -> None:
