@@ -177,7 +177,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("target", "options", "reason"), OPTIONS, ids=[reason for *_, reason in OPTIONS])
 def test_options_that_contradict_each_other(target: str, options: dict[str, Any], reason: str, small: Path) -> None:
-    given = {name: str(small / value) if name == "graph" else value for name, value in options.items()}
+    given: dict[str, Any] = {n: str(small / value) if n == "graph" else value for n, value in options.items()}
     with pytest.raises(UsageError, match=reason):
         wb.plan_convert(small / "w.safetensors", small / target, **given)
 
