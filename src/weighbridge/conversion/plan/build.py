@@ -79,7 +79,8 @@ def _build(
     path, kind, options, folder = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
     model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
-    to_draft = to_draft if calibrate is None else partial(_to_scheme, calibrate=calibrate)
+    if calibrate is not None:
+        to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
     draft.losses += _mlx_losses(draft) if kind == "mlx" else []
@@ -117,13 +118,12 @@ def _build(
     ]
     if not folder and (count := len(written.files) + len(draft.extra_files)) > 1:
         raise several_files(path, count)
-    files = written.files if folder else [replace(f, name=path.name) for f in written.files]
     return Plan(
         source=str(model.place.path),
         target=path,
         format=kind,
         folder=folder,
-        files=(*files, *draft.extra_files),
+        files=(*(written.files if folder else [replace(f, name=path.name) for f in written.files]), *draft.extra_files),
         texts={**written.texts, **draft.texts},
         losses=(*left_out(model, draft.used_values), *draft.losses, *losses),
         moves=tuple(draft.moves),
