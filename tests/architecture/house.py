@@ -93,11 +93,12 @@ def calls(path: Path) -> tuple[tuple[ast.Call, str], ...]:
     return tuple((node, ast.unparse(node.func)) for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
 
 
-def tracked() -> list[Path]:
+@cache
+def tracked() -> tuple[Path, ...]:
     """Files of the repository, committed or about to be; all there are in a source archive, which has no git."""
     listing = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
     found = subprocess.run(listing, cwd=ROOT, capture_output=True, check=False) if system.program("git") else None
     if found and found.returncode == 0 and found.stdout:
-        return [p for name in found.stdout.decode().split("\0") if name and (p := ROOT / name).is_file()]
+        return tuple(p for name in found.stdout.decode().split("\0") if name and (p := ROOT / name).is_file())
     skip = {".git", ".venv", "build", "dist"}
-    return [p for p in ROOT.rglob("*") if p.is_file() and not skip & set(p.relative_to(ROOT).parts)]
+    return tuple(p for p in ROOT.rglob("*") if p.is_file() and not skip & set(p.relative_to(ROOT).parts))

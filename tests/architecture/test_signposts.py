@@ -80,6 +80,7 @@ def names() -> frozenset[str]:
     return frozenset(from_root | rooms)
 
 
+@cache
 def file_of(name: str) -> Path | None:
     """The file that a text names by its path from the root or from the package, or by its bare name."""
     if name in names():
