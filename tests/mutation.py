@@ -11,6 +11,7 @@ import ast
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -80,10 +81,7 @@ def without(module: ModuleType, guard: str) -> Iterator[None]:
     node.test = ast.copy_location(ast.BoolOp(ast.And(), [ast.Constant(False), node.test]), node.test)
     ast.fix_missing_locations(tree)
     changed = {(c.co_qualname, c.co_firstlineno): c for c in _codes(compile(tree, str(module.__file__), "exec"))}
-    gc.unfreeze()  # get_objects leaves out what conftest.py froze
-    mine = [f for f in gc.get_objects() if type(f) is FunctionType and f.__code__.co_filename == module.__file__]
-    gc.freeze()
-    saved = [(f, f.__code__) for f in mine]
+    saved = [(f, f.__code__) for f in _functions(str(module.__file__))]
     try:
         for function, code in saved:
             new = changed.get((code.co_qualname, code.co_firstlineno))
@@ -93,6 +91,16 @@ def without(module: ModuleType, guard: str) -> Iterator[None]:
     finally:
         for function, code in saved:
             function.__code__ = code
+
+
+@cache
+def _functions(path: str) -> list[FunctionType]:
+    """The functions compiled from a file. A search of all objects, so it's made once: a fault that is put into too few
+    functions isn't seen, which fails the test."""
+    gc.unfreeze()  # get_objects leaves out what conftest.py froze
+    found = [f for f in gc.get_objects() if type(f) is FunctionType and f.__code__.co_filename == path]
+    gc.freeze()
+    return found
 
 
 def _tree(module: ModuleType) -> ast.Module:

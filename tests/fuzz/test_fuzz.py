@@ -1,4 +1,5 @@
-"""Every fuzz harness of this folder, for a short while: the invariant holds on its seeds and on 200 damaged ones."""
+"""Every fuzz harness of this folder, for a short while: the invariant holds on its seeds and on 60 damaged ones.
+`make fuzz`, which CI runs, gives each of them many more."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ harness = load_program(Path(__file__).with_name("harness.py"))
 def test_invariant(path: Path) -> None:
     module = harness.load(path)
     assert "invariant" in module.__doc__.splitlines()[0].lower()
-    assert harness.run_module(module, iterations=200, seed=1) >= 200
+    assert harness.run_module(module, iterations=60, seed=1) >= 60
 
 
 def burn(seconds: float) -> None:

@@ -23,7 +23,8 @@ from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import BytesSource, Source
 
 TEXT = random.Random(1).randbytes(3000) * 3 + bytes(5000)
-_LONG = bytes(random.Random(2).choices(range(8), k=12 * MIB))
+#: Eight values in no order.
+_LONG = random.Random(2).randbytes(12 * MIB).translate(bytes(i % 8 for i in range(256)))
 
 
 def deflated(data: bytes, level: int = 6, flush: int = zlib.Z_FINISH) -> bytes:

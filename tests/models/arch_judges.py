@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -409,28 +410,36 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
 
 
 Trial = Callable[[Family], None]
+#: How often each judge saw a fault of each kind.
+_SEEN: Counter[tuple[str, object]] = Counter()
 
 
 @cache
-def _trials(family: str) -> list[Trial]:
-    """Every judge of every recorded model of a family, by itself."""
+def _trials(family: str, kind: str) -> list[Trial]:
+    """Every judge of every recorded model of a family, by itself; those first that see most faults of this kind."""
     single = [judge for judge in JUDGES if judge is not judge_recorded]
-    return [*single, judge_dialects, *(partial(_judge, *pair) for pair in recorded_pairs(family))]
+    trials = [*single, judge_dialects, *(partial(_judge, *pair) for pair in recorded_pairs(family))]
+    return sorted(trials, key=lambda trial: -_SEEN[kind, _judge_of(trial)])
 
 
 def _judge(judge: Callable[[Family, str], None], model: str, family: Family) -> None:
     judge(family, model)
 
 
+def _judge_of(trial: Trial) -> object:
+    return trial.args[0] if isinstance(trial, partial) else trial
+
+
 def convicts(
     table: Mapping[str, Any],
     mixins: Mapping[str, Mapping[str, Any]] | None = None,
     roles: Mapping[str, Mapping[str, Any]] | None = None,
+    kind: str = "",
 ) -> bool:
     """Whether any judge raises over a family built from this document, with these mixins and known roles instead of the
     shipped ones.
 
-    The judge that raised last is asked first: neighbouring faults are mostly seen by the same one."""
+    The judge is asked first that raised last over a fault of the same kind."""
     changed = mixins or {}
     library = TableLibrary(
         mixin=lambda name: changed.get(name) or mixin(name), roles={**TableLibrary().roles, **(roles or {})}
@@ -439,11 +448,12 @@ def convicts(
         family = build_family(resolve(table, library))
     except Exception:
         return True
-    trials = _trials(table["name"])
+    trials = _trials(table["name"], kind)
     for trial in trials:
         try:
             trial(family)
         except Exception:
             trials.insert(0, trials.pop(trials.index(trial)))
+            _SEEN[kind, _judge_of(trial)] += 1
             return True
     return False

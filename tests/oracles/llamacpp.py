@@ -9,14 +9,19 @@ llama.cpp aborts the process on some wrong files. The functions `..._in_subproce
 
 from __future__ import annotations
 
+import atexit
 import ctypes as c
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -203,11 +208,22 @@ def spoken_in_subprocess(path: Path, texts: Sequence[str]) -> list[Spoken] | str
 
 
 def _ask(path: Path, what: str, request: object) -> bytes | str:
-    command = [sys.executable, __file__, str(path), what]
-    done = subprocess.run(command, input=json.dumps(request).encode(), capture_output=True, timeout=120)
-    return (
-        f"exit {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-600:]}" if done.returncode else done.stdout
-    )
+    server = _server()
+    assert server.stdin
+    assert server.stdout
+    server.stdin.write(json.dumps([str(path), what, request]).encode() + b"\n")
+    server.stdin.flush()
+    code, length = map(int, server.stdout.readline().split())
+    said = server.stdout.read(length)
+    return f"exit {code}: {said.decode('utf-8', 'replace')[-600:]}" if code else said
+
+
+@cache
+def _server() -> subprocess.Popen[bytes]:
+    """A process with the library in memory, which answers each request from a fork."""
+    server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(server.communicate)
+    return server
 
 
 def _answer(path: str, what: str, request: list[Any]) -> bytes:
@@ -217,10 +233,34 @@ def _answer(path: str, what: str, request: list[Any]) -> bytes:
         return (model.embed(request) if what == "embed" else model.logits(request)).astype("<f4").tobytes()
 
 
+def _forked(path: str, what: str, request: list[Any]) -> tuple[int, bytes]:
+    """The exit code of a fork, and what it answers or, if it fails, prints."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        if not (child := os.fork()):
+            try:
+                signal.alarm(120)
+                os.dup2(errors.fileno(), 2)
+                output.write(_answer(path, what, request))
+                output.flush()
+                os._exit(0)  # skip the library's exit handlers: nothing of theirs is under test
+            finally:
+                traceback.print_exc()
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said = errors if code else output
+        said.seek(0)
+        return code, said.read()
+
+
 def _main() -> None:
-    sys.stdout.buffer.write(_answer(sys.argv[1], sys.argv[2], json.load(sys.stdin)))
-    sys.stdout.flush()
-    os._exit(0)  # skip the library's exit handlers: nothing of theirs is under test
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    library()
+    for line in sys.stdin:
+        code, said = _forked(*json.loads(line))
+        answers.write(b"%d %d\n%s" % (code, len(said), said))
+        answers.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

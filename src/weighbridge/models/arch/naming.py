@@ -118,6 +118,8 @@ def best_prefix(family: FamilyNames, dialect: str, names: Mapping[str, Any], siz
     if len(prefixes) == 1:
         return prefixes[0]
     started = [p for p in prefixes if _has_first_name(family, dialect, p, names, sizes)] or prefixes
+    if len(started) == 1:
+        return started[0]
     return max(started, key=lambda prefix: count_matches(family, dialect, prefix, names, sizes))
 
 
