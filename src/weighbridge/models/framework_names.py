@@ -91,7 +91,7 @@ FRAMEWORKS: Final = (
         turned="/kernel:0", squeezed="/bias:0", grouped=True,
     ),
     FrameworkNames(
-        "Flax", r"\.(kernel|scale|embedding)$",
+        "Flax", r"\.(kernel|embedding)$",  # packed weights have scales, too
         ((r"^params\.", ""), (r"\.(kernel|scale|embedding)$", ".weight")),
         turned=".kernel",
     ),
