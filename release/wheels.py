@@ -1,6 +1,6 @@
 """Builds the wheels of every system in targets.toml on one machine, with zig's compiler, and a pure Python one.
 
-python release/wheels.py [--target PART] [--python PATH] [--free-threaded] [--out DIR]
+python release/wheels.py [--target PART] [--python PATH] [--free-threaded] [--twice] [--out DIR]
 
 The files of the pure Python wheel are the same in all; a platform's wheel adds the extension, its tags and a list of
 the parts that are linked into it (PEP 770). The same commit and the same zig make the same bytes in any folder.
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -41,6 +41,9 @@ LINKED: Final = (
     ("libc++", "ziglang", "Apache-2.0 WITH LLVM-exception"),
     ("compiler-rt", "ziglang", "Apache-2.0 WITH LLVM-exception"),
 )
+#: Options of each system's linker that leave out what differs between two builds: a digest of paths, and the database
+#: of symbols with the time in the header of a DLL.
+SAME_BYTES: Final = {"Linux": "-Wl,--build-id=none", "Darwin": "", "Windows": "-s"}
 #: zig's compiler under the names that CMake calls. It has other names for levels of x86-64, and its linker for macOS
 #: doesn't know some options of Apple's.
 COMPILER: Final = """#!/bin/sh
@@ -163,7 +166,7 @@ def build_extension(source: Path, build: Path, target: Target, host: Host, cache
     flags = f"-include cstdio -g0 -ffile-prefix-map={source}=. -ffile-prefix-map={build}=build"
     if not host.lock:
         flags += " -DPy_GIL_DISABLED=1"
-    link = "" if target.system == "Darwin" else "-Wl,--build-id=none"
+    link = SAME_BYTES[target.system]
     settings = {
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_SYSTEM_NAME": target.system,
@@ -305,6 +308,32 @@ def needed_libraries(extension: bytes) -> list[str]:
     return [tag.needed for tag in tags]
 
 
+def build_all(part: str, hosts: Iterable[Host], work: Path, cache: Path, out: Path) -> Iterator[Path]:
+    """Builds the pure Python wheel, and one for each host and target, in a new folder `work`."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct")
+    when = datetime.fromtimestamp(int(epoch), UTC)
+    source, build = work / "source", work / "build"
+    for folder in (source, build):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
+    copy_source(source)
+    with zipfile.ZipFile(build_pure(source, build)) as pure:
+        files: dict[str, Any] = {name: pure.read(name) for name in pure.namelist() if not name.endswith("/")}
+    yield assemble(files, ["py3-none-any"], None, out, when)
+    for host in hosts:
+        for target in filter(host.serves, targets(part)):
+            extension = build_extension(source, build / f"{host.tag}-{target.zig}", target, host, cache)
+            yield assemble(files, [f"{host.tag}-{tag}" for tag in target.tags], extension, out, when)
+
+
+def compare(made: Iterable[Path], again: Iterable[Path]) -> None:
+    """SystemExit with the wheels of two builds that differ."""
+    if other := [first.name for first, second in zip(made, again, strict=True)
+                 if first.read_bytes() != second.read_bytes()]:  # fmt: skip
+        raise SystemExit(f"a second build made other bytes: {', '.join(other)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="", help="only targets of zig that contain this")
@@ -312,25 +341,15 @@ def main() -> None:
     parser.add_argument("--free-threaded", action="store_true", help="also wheels without the global lock (3.13 on)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels are written [dist]")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels", help="where they are built")
+    parser.add_argument("--twice", action="store_true", help="build again in another folder, and compare the bytes")
     parser.add_argument("--no-audit", action="store_true", help="leave out the checks")
     given = parser.parse_args()
-    epoch = os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct")
-    when = datetime.fromtimestamp(int(epoch), UTC)
-    cache = given.work.resolve() / "zig"
-    source, build = given.work.resolve() / "source", given.work.resolve() / "build"
-    for folder in (source, build):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    given.out.mkdir(parents=True, exist_ok=True)
-    copy_source(source)
-    with zipfile.ZipFile(build_pure(source, build)) as pure:
-        files: dict[str, Any] = {name: pure.read(name) for name in pure.namelist() if not name.endswith("/")}
-    made = [assemble(files, ["py3-none-any"], None, given.out, when)]
+    work = given.work.resolve()
     hosts = [host for path in given.python or [sys.executable] for host in hosts_of(path, given.free_threaded)]
-    for host in hosts:
-        for target in filter(host.serves, targets(given.target)):
-            extension = build_extension(source, build / f"{host.tag}-{target.zig}", target, host, cache)
-            made.append(assemble(files, [f"{host.tag}-{tag}" for tag in target.tags], extension, given.out, when))
+    made = list(build_all(given.target, hosts, work, work / "zig", given.out))
+    if given.twice:
+        again = work / "again" / "elsewhere"
+        compare(made, build_all(given.target, hosts, again, work / "zig", again / "dist"))
     if not given.no_audit:
         audit(made)
     for path in made:

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         CheckpointOptions,
         DcpOptions,
         GgufOptions,
+        GraphOptions,
         HfOptions,
         MlxOptions,
         NumpyOptions,
@@ -129,9 +130,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AdapterOptions", "CalibrationPlan", "CalibrationReport", "CheckpointOptions", "Choice", "DcpOptions", "DiffReport",
-    "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport",
-    "LineageReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "PackPlan", "PackReport", "Plan",
-    "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport",
+    "ExtractPlan", "ExtractReport", "FitReport", "GgufOptions", "GraphOptions", "HashReport", "HfOptions",
+    "InspectReport", "LineageReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "PackPlan", "PackReport",
+    "Plan", "ProveReport", "QuantizeOptions", "Result", "SafetensorsOptions", "SampleMean", "SbomReport", "ScanReport",
     "SchemeOptions", "ServedPage", "ShipPlan", "ShipReport", "SignReport", "SourceOptions", "Tensor",
     "TextQualityReport", "TorchFolderOptions", "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy",
     "choose", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "export_view", "extract_lora",
@@ -160,8 +161,8 @@ _MODULES: Final = {
     "quantize rename slice split strip",
     "conversion.archive.pack": "PackPlan PackReport",
     "conversion.extraction.plan": "ExtractPlan ExtractReport",
-    "conversion.options": "AdapterOptions CheckpointOptions DcpOptions GgufOptions HfOptions MlxOptions NumpyOptions "
-    "QuantizeOptions SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",
+    "conversion.options": "AdapterOptions CheckpointOptions DcpOptions GgufOptions GraphOptions HfOptions MlxOptions "
+    "NumpyOptions QuantizeOptions SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",
     "conversion.plan.model": "Plan",
     "conversion.quantize.imatrix_report": "inspect_imatrix",
     "conversion.result": "Loss Move Result",

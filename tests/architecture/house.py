@@ -49,6 +49,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a module's tree: walking it again costs more than the rest of a test."""
+    return tuple(ast.walk(tree(path)))
+
+
 def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
@@ -81,7 +87,7 @@ def _imported(node: ast.ImportFrom) -> Iterator[str]:
 
 
 def functions(path: Path) -> Iterator[Function]:
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield Function(f"{short(path)}:{node.lineno}", node.name, node.end_lineno - node.lineno + 1)
@@ -90,7 +96,7 @@ def functions(path: Path) -> Iterator[Function]:
 @cache
 def calls(path: Path) -> tuple[tuple[ast.Call, str], ...]:
     """Every call with the dotted text of what is called."""
-    return tuple((node, ast.unparse(node.func)) for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+    return tuple((node, ast.unparse(node.func)) for node in nodes(path) if isinstance(node, ast.Call))
 
 
 @cache

@@ -107,7 +107,7 @@ def used_once() -> tuple[int, list[Hit]]:
     for path in house.modules():
         uses: Counter[str] = Counter()
         calls: Counter[str] = Counter()
-        for node in ast.walk(house.tree(path)):
+        for node in house.nodes(path):
             for counter, used in ((uses, node), (calls, node.func if isinstance(node, ast.Call) else None)):
                 if isinstance(used, ast.Name | ast.Attribute):
                     counter[used.id if isinstance(used, ast.Name) else used.attr] += 1
@@ -124,7 +124,7 @@ def used_once() -> tuple[int, list[Hit]]:
 
 def bindings(path: Path) -> Iterator[tuple[int, str]]:
     """(line, name) of every variable, parameter and function that a file binds."""
-    for node in ast.walk(house.tree(path)):
+    for node in house.nodes(path):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):
@@ -165,7 +165,7 @@ def figures() -> Iterator[tuple[str, str]]:
     yield "private functions called once", f"{len(once):,} of {functions:,}, {len(once) / functions:.1%}"
     bound, named = pronouns()
     yield "names that are pronouns", f"{len(named):,} of {bound:,}, {len(named) / bound:.1%}"
-    classes = sum(isinstance(n, ast.ClassDef) for path in modules for n in ast.walk(house.tree(path)))
+    classes = sum(isinstance(n, ast.ClassDef) for path in modules for n in house.nodes(path))
     yield "classes", f"{classes:,}"
     for name, paths in (("src", modules), ("docs", pages()), ("tests", tests())):
         rate, hits = english(paths)

@@ -181,7 +181,7 @@ def executing(path: Path) -> Faults:
 
 def validating_asserts(path: Path) -> Faults:
     """An assert vanishes under -O; it may only tell the type checker what is known already."""
-    for node in ast.walk(house.tree(path)):
+    for node in house.nodes(path):
         if isinstance(node, ast.Assert):
             text = ast.unparse(node.test)
             if "is not None" not in text and not text.startswith("isinstance("):

@@ -60,7 +60,7 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 def identifiers(path: Path) -> Iterator[tuple[str, int]]:
     """What a module names itself: functions, classes, parameters, variables, attributes."""
-    for node in ast.walk(house.tree(path)):
+    for node in house.nodes(path):
         match node:
             case ast.FunctionDef(name=name, lineno=line) | ast.ClassDef(name=name, lineno=line):
                 yield name, line

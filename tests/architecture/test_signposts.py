@@ -123,7 +123,7 @@ def members() -> dict[str, frozenset[str]]:
     bases: dict[str, list[str]] = {}
     own: dict[str, set[str]] = {}
     for path in house.modules():
-        for node in ast.walk(house.tree(path)):
+        for node in house.nodes(path):
             if isinstance(node, ast.ClassDef):
                 bases.setdefault(node.name, []).extend(ast.unparse(base).split("[")[0] for base in node.bases)
                 prefix = f"{node.name}."

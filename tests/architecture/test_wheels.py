@@ -22,6 +22,7 @@ from tests.architecture import house
 from tests.programs import load_program
 
 wheels: Any = load_program(house.ROOT / "release" / "wheels.py", "release_wheels")
+digests: Any = load_program(house.ROOT / "release" / "digests.py", "release_digests")
 WHEN = datetime(2026, 11, 24, tzinfo=UTC)
 INFO = "weighbridge-0.1.0.dist-info"
 PURE = {
@@ -87,6 +88,17 @@ def test_a_wheel_has_its_record_tags_and_parts(target: Any, version: tuple[int, 
 def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """ziglang is no part of the tests' environment."""
     monkeypatch.setattr(wheels, "version", lambda package: "1.0")
+
+
+def test_two_builds_are_compared(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name / "a.whl" for name in ("first", "second", "third"))
+    for path, data in ((first, b"same"), (second, b"same"), (third, b"other")):
+        path.parent.mkdir()
+        path.write_bytes(data)
+    wheels.compare([first], [second])
+    with pytest.raises(SystemExit, match=r"other bytes: a\.whl"):
+        wheels.compare([first, first], [second, third])
+    assert {target.system for target in wheels.targets()} == {*wheels.SAME_BYTES}
 
 
 def test_the_same_files_make_the_same_bytes_whatever_their_order(tmp_path: Path) -> None:
@@ -219,3 +231,14 @@ def test_the_conda_recipe_is_that_of_the_package() -> None:
     assert recipe["about"]["summary"] == project["project"]["description"]
     licences = [path for pattern in project["project"]["license-files"] for path in house.ROOT.glob(pattern)]
     assert {*recipe["about"]["license_file"]} == {str(path.relative_to(house.ROOT)) for path in licences}
+
+
+def test_results_are_those_of_every_platform() -> None:
+    """A few; `python release/digests.py --check` runs all."""
+    made = [f"{digest}  {command}" for command, digest in digests.digests("convert model")]
+    assert len(made) == 5
+    digests.compare(made)
+    with pytest.raises(SystemExit, match=r"not in digests\.txt:\n0  wb convert"):
+        digests.compare(["0  wb convert"])
+    listed = [line.split("  ", 1)[1] for line in digests.LIST.read_text("utf-8").splitlines()]
+    assert listed == [f"wb {command}" for _, command in digests.COMMANDS]

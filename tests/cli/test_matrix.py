@@ -91,7 +91,7 @@ VALUES: Mapping[str, str] = {
     "--arch-file": "TABLE", "--config": "TABLE", "--jobs": "1", "--max-memory": "999MB", "--to": "torch|npz",
     "--max-shard-size": "1",
     "--max-shard-tensors": "2", "--inexact": "refuse", "--lora": "ADAPTER",
-    "--projector": "GGUF",
+    "--projector": "GGUF", "--graph": "GGUF",
     "--rank": "2", "--energy": "0.5", "--modules-to-save": "norm",
     "--method": "linear", "--merge-base": "MLX", "--t": "0.3", "--weight": "0.3", "--density": "0.3", "--seed": "3",
     "--parameter": "gamma=0.8",

@@ -250,7 +250,7 @@ SPECIAL: Mapping[str, Any] = {
     "max_shard_size": 1, "max_shard_tensors": 1, "inexact": "refuse", "align": 1 << 18, "pre": "qwen2",
     "name": "Another", "rms_eps": 0.5, "context_length": 17, "scheme": "w8a8", "q_bits": 8, "q_group_size": 64,
     "sym": False, "act_order": "none", "damp": 0.5, "q_mode": "mxfp4", "recipe": "mixed_2_6", "dtype": None,
-    "base": None, "projector": None,
+    "base": None, "projector": None, "graph": None,
 }  # fmt: skip
 
 
@@ -317,7 +317,7 @@ def test_an_option_changes_the_plan_or_is_refused(
     for option, value in VALUES.items():
         if option in to:
             continue
-        files = {"base": sources["base"], "projector": sources["gguf"]}
+        files = {"base": sources["base"], "projector": sources["gguf"], "graph": sources["gguf"]}
         value = {"dtype": other_dtype(source, target), **files}.get(option, value)
         given = {option: value}
         try:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from tests.containers.framework_files import GOLDEN
 
+from weighbridge.api.copying import unpack
 from weighbridge.api.writing import convert
 from weighbridge.base import native as extension
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import ZIPNN_KEY as KEY
 from weighbridge.containers.opening import parse
@@ -105,6 +106,35 @@ def test_the_original_is_scanned(tmp_path: Path) -> None:
     source = original(FileSource(tmp_path / "a.pkl.znn"))
     assert source.read(0, source.size) == evil
     assert not scan(tmp_path / "a.pkl.znn")
+
+
+@pytest.mark.parametrize("name", ZNN)
+def test_unpack_writes_the_original(name: str, folder: Path, tmp_path: Path) -> None:
+    result = unpack(folder / name, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == original(FileSource(folder / name)).read(0, result.bytes) != b""
+    assert "1 ZipNN file decoded, without a digest to compare with" in result.notes
+
+
+def test_unpack_decodes_the_files_of_a_folder(tmp_path: Path) -> None:
+    (source := tmp_path / "in").mkdir()
+    for name in ZNN:
+        (source / name).write_bytes(FILES[name])
+    (source / "config.json").write_text("{}")
+    unpack(source, tmp_path / "out")
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert names == {*(name.removesuffix(".znn") for name in ZNN), "config.json"}
+    (source / ZNN[0].removesuffix(".znn")).write_bytes(PLAIN)
+    with pytest.raises(UsageError, match="would be called"):
+        unpack(source, tmp_path / "again")
+
+
+def test_unpack_names_the_damage_and_writes_nothing(tmp_path: Path) -> None:
+    data = FILES[STREAM]
+    for number, broken in enumerate((data[:40], data[:-1], data[:24] + bytes(8) + data[32:])):
+        (path := tmp_path / f"{number}.znn").write_bytes(broken)
+        with pytest.raises((FormatError, UnsupportedError)):
+            unpack(path, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 def whole(source: BytesSource) -> bytes:

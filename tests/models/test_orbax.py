@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import struct
@@ -103,6 +104,32 @@ def test_reports_know_it(root: Path) -> None:
     assert (report.verdict, report.tensors) == ("ok", 7)
     assert scan(root / "plain")
     assert {t.name for t in wb.inspect(root / "plain").tensors} > {"params.dense.kernel", "list.1"}
+
+
+@pytest.mark.parametrize("item", ["files", "files3", "plain"])
+def test_chunks_are_scanned_as_data(item: str, root: Path) -> None:
+    report = scan(root / item)
+    assert (report.verdict, report.complete) == ("data-only", True)
+
+
+@pytest.mark.parametrize(("item", "chunk"), [("files", "w/0.0"), ("files3", "v/c/0"), ("files3", "w/c/0/1")])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_pickle_among_chunks_is_scanned(item: str, chunk: str, compressed: bool, root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / item, tmp_path / "in")
+    evil = b"cos\nsystem\n(S'x'\ntR."
+    (tmp_path / "in" / chunk).write_bytes(gzip.compress(evil) if compressed else evil)
+    report = scan(tmp_path / "in")
+    assert [f.name for file in report.files for f in file.findings if f.rule == "pickle/dangerous-call"] == [
+        "os.system"
+    ]
+
+
+def test_numbers_without_an_array_are_not_chunks(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    shutil.copy(root / "files/w/0.0", tmp_path / "w")
+    assert not scan(tmp_path).complete
+    (tmp_path / "w/.zarray").write_text("{}")  # the metadata of no array
+    assert not scan(tmp_path).complete
 
 
 def test_folders_with_numbers_are_not_steps(tmp_path: Path) -> None:

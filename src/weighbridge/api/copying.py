@@ -9,11 +9,11 @@ from weighbridge.api.verbs import planned_and_run
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.conversion import fetch as fetching
-from weighbridge.conversion.archive.options import PackOptions, UnpackOptions
+from weighbridge.conversion.archive.options import FetchOptions, PackOptions, UnpackOptions
 from weighbridge.conversion.archive.pack import PackPlan
 from weighbridge.conversion.archive.pack import plan_pack as _plan_pack
 from weighbridge.conversion.archive.unpack import plan_unpack as _plan_unpack
-from weighbridge.conversion.options import FetchOptions, Path
+from weighbridge.conversion.options import Path
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import is_remote
 
@@ -45,8 +45,9 @@ def plan_pack(src: Path, dst: Path, options: PackOptions) -> PackPlan:
 
 @accepting(UnpackOptions)
 def plan_unpack(src: Path, dst: Path, options: UnpackOptions) -> Plan:
-    """Plans to unpack the file or folder `src`: the original bytes, compared with their SHA-256. `base`: the model that
-    it was packed with. Raises UsageError if nothing is packed, FormatError for a damaged file."""
+    """Plans to unpack the file or folder `src`: the original bytes, compared with their SHA-256. ZipNN files have none;
+    they are decoded only. `base`: the model that it was packed with. Raises UsageError if nothing is packed,
+    FormatError for a damaged file."""
     return _plan_unpack(resolve_path(src), resolve_target(dst), options)
 
 

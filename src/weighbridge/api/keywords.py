@@ -20,6 +20,7 @@ from weighbridge.conversion.options import (
     DTypeOptions,
     GenericGgufOptions,
     GgufOptions,
+    GraphOptions,
     HfOptions,
     MlxOptions,
     MmprojOptions,
@@ -92,7 +93,7 @@ class LoraOptions:
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
     TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, AdapterOptions, TextOptions, SbomKeyword,
+    SchemeOptions, MlxOptions, AdapterOptions, GraphOptions, TextOptions, SbomKeyword,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 

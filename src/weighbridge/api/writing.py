@@ -85,7 +85,7 @@ def _with_adapters(model: OpenModel, adapters: Sequence[WeightedAdapter]) -> Ope
 def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
     """Plans to convert the model at `src` to `dst`: another format, other dtypes, other shards.
 
-    `to` is a format (gguf, hf, mlx, safetensors, torch, npz, ggml, dcp, checkpoint) or the options of one
+    `to` is a format (gguf, hf, mlx, safetensors, torch, npz, ggml, dcp, onnx, checkpoint ...) or the options of one
     (`wb.GgufOptions(...)`); without it the extension of `dst` decides. ggml is whisper.cpp's: a Whisper to
     `ggml-NAME.bin` is written as one."""
     if options.to == CHECKPOINT or isinstance(options.to, CheckpointOptions):

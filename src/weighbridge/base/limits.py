@@ -183,6 +183,10 @@ PEM_SIZE: Final = MIB
 # graphs; protobuf's own limit is 100.
 PROTOBUF_FIELDS: Final = 5_000_000
 PROTOBUF_DEPTH: Final = 100
+# A message, which protobuf counts in signed numbers of 32 bits.
+PROTOBUF_MESSAGE: Final = (1 << 31) - 1
+# Bytes around the tensors of an existing file that is written again: graphs of 100,000 nodes have some 50 MB.
+FRAME: Final = 256 * MIB
 # Tensors whose numbers are written in another form than in memory (varints), and so occupy memory: they are small.
 DECODED_TENSORS: Final = 256 * MIB
 # A key of a TensorFlow table: the name of a variable. Real ones have some 200 bytes.

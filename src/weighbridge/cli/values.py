@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.cli.render import SCREEN
 from weighbridge.containers import by_target, writable
+from weighbridge.containers.formats import GRAPHS
 from weighbridge.io.location import is_remote, split_tensor
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ _NICKNAMES: Final = MappingProxyType(
     {"huggingface": "hf", "transformers": "hf", "mlx-lm": "mlx", "mlx_lm": "mlx", "llama.cpp": "gguf",
      "whisper.cpp": "ggml"}
 )  # fmt: skip
-#: Targets that aren't containers: model folders, whisper.cpp files, distributed checkpoints.
-MODELS: Final = ("hf", "mlx", "ggml", "dcp")
+#: Targets that aren't containers: model folders, whisper.cpp files, distributed checkpoints, models with a graph.
+MODELS: Final = ("hf", "mlx", "ggml", "dcp", *GRAPHS)
 
 
 class TargetType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3

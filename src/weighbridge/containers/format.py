@@ -9,6 +9,7 @@ as an entry point of the group `weighbridge.formats`:
     parse(source)              -> Index              the headers; FormatError if they can't be read
     regions(source)            -> [Region]           every byte of the file, named: no gap, no overlap
     layout(tensors, metadata)  -> Layout             if `target` is set: header bytes, offsets of the tensors
+    parts(index, recoded)      -> [Replacement]      if `graph` is set: the places of the tensors (`rewritten.py`)
     examine(source)            -> Index, [Finding]   optional: the readable part of a damaged file, and its problems
     pickles(source)            -> [(name, source, start)]  required with `pickles`: the pickles inside
 
@@ -18,12 +19,12 @@ Every call into a plug-in is guarded: its unexpected exceptions become a PluginE
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from weighbridge.base.dtypes import BY_NAME, F32, F64, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -32,6 +33,9 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Finding, Index, Layout, Region
 from weighbridge.containers.sniff.probe import Hit, Probe
 from weighbridge.io.source import Source
+
+if TYPE_CHECKING:
+    from weighbridge.containers.rewritten import Replacement
 
 _T = TypeVar("_T")
 
@@ -92,6 +96,7 @@ class Format:
     dense_end  files don't end in long runs of zeros: one that does is an unfinished download
     parsed_to_identify  only the parser knows whether a file is complete, so `wb identify` runs it
     in_folders a folder is searched for its files, if it has none of a format that is written
+    graph      new weights can be written into an existing file (`--graph`)
     advice     the next step for users who expected weights
     """
 
@@ -111,6 +116,7 @@ class Format:
     dense_end: bool = False
     parsed_to_identify: bool = False
     in_folders: bool = False
+    graph: bool = False
     advice: str | None = None
 
     def __post_init__(self) -> None:
@@ -211,6 +217,10 @@ class Format:
                                        hint=f"its types: {', '.join(sorted(self.dtypes))}")  # fmt: skip
         return self._call("layout", Layout, tensors, metadata)
 
+    def parts(self, index: Index, recoded: Collection[str]) -> list[Replacement]:
+        """The places of the tensors in an existing file, those of `recoded` in another form than there."""
+        return cast("list[Replacement]", self._call("parts", list, index, recoded))
+
     def pickles_in(self, source: Source) -> list[tuple[str, Source, int]]:
         """The pickles of a file: name, bytes, offset in the file (-1: compressed)."""
         if not self.pickles:
@@ -229,7 +239,8 @@ class Format:
 
     def check_functions(self) -> None:
         """PluginError if the module lacks a function that the format must have."""
-        required = ("parse", "regions", *(["layout"] if self.target else []), *(["pickles"] if self.pickles else []))
+        optional = {"layout": self.target, "pickles": self.pickles, "parts": self.graph}
+        required = ("parse", "regions", *(name for name, needed in optional.items() if needed))
         if lacking := [name for name in required if not callable(getattr(self.functions, name, None))]:
             raise failed(self.name, str(self.module), f"its module has no function {', '.join(lacking)}")
 

@@ -90,7 +90,7 @@ READ: Final = (
     Format(ZIPNN, "ZipNN file", (".znn",), (), (Magic(0, b"ZN\0", "ZN and a version (ZipNN)"),),
            module="weighbridge.containers.zipnn.container", rewritten_as="safetensors", in_folders=True,
            recognisers=_ZIPNN,
-           advice="every command reads it like the original; wb convert FILE new.safetensors decodes it"),
+           advice="every command reads it like the original; wb unpack FILE DST restores that"),
     Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
            target="safetensors", aliases=("st",), dtypes=_SAFETENSORS_TYPES, hub_name="model.safetensors",
            dense_end=True, recognisers=_SAFETENSORS),
@@ -123,7 +123,7 @@ READ: Final = (
     Format("llamafile", "llamafile", (".llamafile",), (".exe",), module="weighbridge.containers.gguf.llamafile",
            rewritten_as="gguf", recognisers=_PROGRAM),
     Format("onnx", "ONNX model", (".onnx",), (".bin",), module="weighbridge.containers.frameworks.onnx",
-           rewritten_as="safetensors", in_folders=True, recognisers=_PROTOBUF),
+           rewritten_as="safetensors", in_folders=True, graph=True, recognisers=_PROTOBUF),
     Format("tf-checkpoint", "TensorFlow checkpoint", (), (".ckpt",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.tf_checkpoint", in_folders=True, recognisers=_TABLE),
     Format("hdf5", "HDF5 file", (".h5", ".hdf5"), (".keras",), (Magic(0, b"\x89HDF\r\n\x1a\n", "HDF5 signature"),),
@@ -139,7 +139,8 @@ READ: Final = (
     Format("openvino", "OpenVINO model", (), (".xml",), rewritten_as="safetensors",
            module="weighbridge.containers.frameworks.openvino", in_folders=True, recognisers=_OPENVINO),
     Format("ctranslate2", "CTranslate2 model", (), (".bin",), rewritten_as="safetensors",
-           module="weighbridge.containers.frameworks.ctranslate2", in_folders=True, recognisers=_CTRANSLATE2),
+           module="weighbridge.containers.frameworks.ctranslate2", in_folders=True, graph=True,
+           recognisers=_CTRANSLATE2),
     Format("torch-exported", "exported PyTorch program", (".pt2",), rewritten_as="safetensors",
            module="weighbridge.containers.torch.exported", in_folders=True, recognisers=_ZIP),
     Format("executorch", "ExecuTorch program", (".pte",), (),
@@ -161,6 +162,9 @@ READ: Final = (
     Format(IMATRIX_DAT, "importance matrix (legacy .dat)", module="weighbridge.containers.ggml.imatrix_dat",
            advice="wb inspect and wb view show it, wb quantize --imatrix FILE uses it", recognisers=_IMATRIX),
 )  # fmt: skip
+
+#: The formats that are written into an existing file.
+GRAPHS: Final = tuple(row.name for row in READ if row.graph)
 
 _POINTER_FORMATS: Final = (
     Format("git-lfs-pointer", "Git LFS pointer", advice=_FETCH, recognisers=_TEXT),

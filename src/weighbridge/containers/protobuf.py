@@ -88,5 +88,18 @@ class Messages:
         """A field's text, cut after `most` bytes."""
         return self.source.read(field.start, min(field.end - field.start, most)).decode("utf-8", "replace")
 
+    def length_before(self, start: int, end: int) -> int:
+        """The offset of the length before the message in bytes [start, end)."""
+        length = varint(end - start)
+        if self.source.read(start - len(length), len(length)) != length:
+            raise UnsupportedError(f"{self.source.name}: the length before byte {start} is written in an unusual form")
+        return start - len(length)
+
     def error(self, reason: str, at: int) -> FormatError:
         return FormatError(reason, path=self.source.name, offset=at)
+
+
+def varint(number: int) -> bytes:
+    """The shortest bytes of a number."""
+    low, rest = number & 0x7F, number >> 7
+    return bytes((low | 0x80,)) + varint(rest) if rest else bytes((low,))

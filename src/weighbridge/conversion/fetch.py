@@ -14,7 +14,7 @@ from weighbridge.adapters.remote.web import SIDECARS
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import check_globs
 from weighbridge.containers.numbered import numbered
-from weighbridge.conversion.options import FetchOptions
+from weighbridge.conversion.archive.options import FetchOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan

@@ -18,10 +18,11 @@ from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.options import flag, option, options_of
+from weighbridge.containers.formats import GRAPHS
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.io.options import JobsOptions, OverwriteOptions
 
-_TARGET, _WRITING, _GGUF, _SCHEME, _MLX = "Target", "Writing", "GGUF", "Quantized Hugging Face folder", "MLX folder"
+_TARGET, WRITING, _GGUF, _SCHEME, _MLX = "Target", "Writing", "GGUF", "Quantized Hugging Face folder", "MLX folder"
 _MLX_OR_SCHEME: Final = f"{_MLX}, and --scheme"
 _IMATRIX: Final = "Importance matrix"
 _TYPES: Final = "Types"
@@ -50,16 +51,16 @@ class WriteOptions(JobsOptions, OverwriteOptions, Bounded):
     """How any function writes. With `resume` the unfinished part stays next to the target; the same call continues."""
 
     replace_folder: bool = option(
-        "Replace an existing folder and delete the files in it that aren't rewritten.", False, section=_WRITING
+        "Replace an existing folder and delete the files in it that aren't rewritten.", False, section=WRITING
     )
     resume: bool = option(
         "Keep finished work as DST.partial when interrupted; the next run with --resume continues from it.", False,
-        section=_WRITING,
+        section=WRITING,
     )  # fmt: skip
     parents: bool = option(
-        "Create missing parent folders of the target, more than one level deep.", False, section=_WRITING
+        "Create missing parent folders of the target, more than one level deep.", False, section=WRITING
     )
-    max_memory: int | None = option("Memory limit, excluding the interpreter.", kind="size", least=1, section=_WRITING)
+    max_memory: int | None = option("Memory limit, excluding the interpreter.", kind="size", least=1, section=WRITING)
 
     @property
     def memory(self) -> int:
@@ -414,18 +415,22 @@ class WhisperOptions(CastOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphOptions(TargetOptions):
+    """An existing model with the weights of another. Types and shapes are those of the existing model."""
+
+    title: ClassVar[str] = "a model with an existing graph (--graph)"
+    graph: Path = option(
+        "ONNX or CTranslate2 model that is written again with SRC's weights; all the rest of it is kept.", "",
+        metavar="MODEL", kind="path", section=_TARGET,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankOptions(ShardOptions):
     """A folder with one file or sharded set per rank of a tensor-parallel group."""
 
     title: ClassVar[str] = "tensor-parallel ranks"
     tp: int = option("Split each tensor among N tensor-parallel ranks.", 2, metavar="N", least=2, section=_TARGET)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FetchOptions(WriteOptions):
-    include: Sequence[str] = option("Only files whose path matches.", (), metavar="GLOB")
-    exclude: Sequence[str] = option("Not those whose path matches.", (), metavar="GLOB")
-    resume: bool = option("Keep finished work when interrupted, and continue from it [yes].", True, section=_WRITING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,6 +463,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
         "ggml": WhisperOptions,
         CHECKPOINT: CheckpointOptions,
         "dcp": DcpOptions,
+        **dict.fromkeys(GRAPHS, GraphOptions),
     }
 )
 #: The classes that `wb convert` chooses from.

@@ -33,7 +33,7 @@ def plan_ranks(model: OpenModel, target: Path, options: RankOptions, write: Writ
     ranks = options.tp
     if not 2 <= ranks <= SHARDS:
         raise UsageError(f"a tensor-parallel group has 2 to {SHARDS:,} ranks, not {ranks}")
-    check_target(target, model, folder=True)
+    check_target(target, model.place.files, folder=True)
     splits = splits_of(model, ranks)
     is_gguf, folder = model.format == "gguf", model.place.folder
     parts = [

@@ -29,8 +29,8 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     unchanged if it fits already, or if no change makes it fit."""
     if model.format in ("gguf", "ggml") or not len(model.index) or _fits(model) or model.diffusion:
         return model, []
-    if (renamed := _from_megatron(model)) is not None:
-        return renamed, [_MEGATRON]
+    if renamed := _from_other_names(model):
+        return renamed
     for key, count, note in _corrected_counts(model):
         config = json.loads(json.dumps(model.config))
         text = config.get("text_config")
@@ -47,13 +47,17 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     return model, []
 
 
-def _from_megatron(model: OpenModel) -> OpenModel | None:
-    """The model under canonical names if its names are Megatron-LM's."""
-    if not any(entry.name.endswith(_EMBEDDING) for entry in model.index):
-        return None
-    from weighbridge.models.megatron_roles import from_megatron  # late: few models have its names
+def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
+    """The model under canonical names if its names are Megatron-LM's, or under the family's if they are another
+    framework's."""
+    if any(entry.name.endswith(_EMBEDDING) for entry in model.index):
+        from weighbridge.models.megatron_roles import from_megatron  # late: few models have its names
 
-    return from_megatron(model)
+        if (renamed := from_megatron(model)) is not None:
+            return renamed, [_MEGATRON]
+    from weighbridge.models.framework_names import from_frameworks  # late, too
+
+    return next(((renamed, [note]) for renamed, note in from_frameworks(model) if _fits(renamed)), None)
 
 
 def _fits(model: OpenModel) -> bool:
@@ -64,15 +68,16 @@ def _fits(model: OpenModel) -> bool:
 
 
 def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
-    """Applies `unwrapped` to a folder that keeps its names: they change only if they are Megatron-LM's, or if all of
-    them begin with the same part and no name of the family does."""
+    """Applies `unwrapped` to a folder that keeps its names: they change only if they are another framework's, or if all
+    of them begin with the same part and no name of the family does."""
     if model.format == "gguf":
         return model, []
-    if (renamed := _from_megatron(model)) is not None:
+    if found := _from_other_names(model):
         from weighbridge.tensors.nodes import as_node  # late: numpy
 
+        renamed, notes = found
         named = renamed.resolved.save_all("hf").items()
-        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named}), [_MEGATRON]
+        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named}), notes
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

@@ -63,6 +63,7 @@ def _is_quantized(src: Path | str, target: str, dtype: DTypeLike | None, to: str
         "wb convert ./my-model/ ./for-torch/ --to torch --max-shard-size 5GB",
         "wb convert training.ckpt ./training/ --to checkpoint",
         "wb convert ./adapter/ adapter.gguf --base ./my-model/",
+        "wb convert model.safetensors new.onnx --graph model.onnx",
         "wb convert ./whisper-base.en/ ggml-base.en.bin",
         "wb convert ./my-model/ merged.gguf --lora ./adapter/ --dtype q4_k_m",
         "wb convert ./my-model/ my-model.gguf --dtype f16 --dry-run",

@@ -9,7 +9,7 @@ import click
 from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import OUTPUT, PATH
 from weighbridge.cli.views.plan import WriteCommand, planned, write
-from weighbridge.conversion.options import FetchOptions
+from weighbridge.conversion.archive.options import FetchOptions
 
 
 @command(

@@ -18,6 +18,7 @@ from weighbridge.conversion.archive.options import UnpackOptions
         "wb unpack model.packed.safetensors model.safetensors",
         "wb unpack ./packed/ ./tuned/ --base ./base/",
         "wb unpack hf://OWNER/NAME ./model/",
+        "wb unpack model.safetensors.znn model.safetensors",
     ),
 )
 @click.argument("src", type=PATH)
@@ -25,7 +26,8 @@ from weighbridge.conversion.archive.options import UnpackOptions
 def unpack(src: str, dst: str, options: WriteCommand) -> int:
     """Unpack the file SRC, or the packed files of the folder SRC, to DST: the original bytes.
 
-    Each file is compared with the SHA-256 of the original before it gets its final name.
+    Each file is compared with the SHA-256 of the original before it gets its final name. ZipNN files (.znn) have none;
+    they are decoded only.
     """
     import weighbridge
 

@@ -11,7 +11,7 @@ is `weight / weight_scale` of its row. Reference: src/models/model.cc, include/c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -19,6 +19,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.base import Index, Region, Rule
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.frameworks.tensor_list import TensorList, framed
+from weighbridge.containers.rewritten import Replacement, tensor_parts
 from weighbridge.containers.sniff.probe import Hit, Probe
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
@@ -102,3 +103,8 @@ def _text(cursor: Cursor) -> str:
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named."""
     return framed(source, parse, "names and shapes")
+
+
+def parts(index: Index, recoded: Collection[str] = ()) -> list[Replacement]:
+    """The places of the variables. An alias is in the place of its variable."""
+    return tensor_parts(index)

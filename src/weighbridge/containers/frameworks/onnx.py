@@ -13,17 +13,19 @@ NODE/ATTRIBUTE, that of a Constant as its output. External data is in files next
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import DIMS, PROTOBUF_DEPTH
+from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Index, Region, Rule, Severity
 from weighbridge.containers.frameworks.tensor_list import PACKED, TensorList, framed
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
-from weighbridge.containers.protobuf import VARINT, Messages, ProtoField
+from weighbridge.containers.protobuf import VARINT, Messages, ProtoField, varint
+from weighbridge.containers.rewritten import Replacement, tensor_parts
 from weighbridge.io.source import Source
 
 NAME: Final = "onnx"
@@ -40,6 +42,8 @@ DTYPES: Final[Mapping[int, str]] = MappingProxyType(
     }
 )  # fmt: skip
 _STRING: Final = 8
+# The fields of a TensorProto with its data: numbers by type, raw_data, external_data, data_location.
+_DATA: Final = frozenset({4, 5, 7, 9, 10, 11, 13, 14})
 #: The keys of external data.
 EXTERNAL_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "basepath"})
 # For each message: the fields that are messages which may have tensors.
@@ -58,11 +62,13 @@ _TEXT: Final = 4096
 
 
 class OnnxTensor(NamedTuple):
-    """A TensorProto in bytes [start, end). `path`: the names of the node and the attribute around it."""
+    """A TensorProto in bytes [start, end). `path`: the names of the node and the attribute around it; `around`: the
+    bytes of the messages around it, the outermost first."""
 
     path: str
     start: int
     end: int
+    around: tuple[tuple[int, int], ...]
 
 
 class _Place(NamedTuple):
@@ -70,25 +76,24 @@ class _Place(NamedTuple):
     path: str
     start: int
     end: int
-    depth: int
+    around: tuple[tuple[int, int], ...]
 
 
 def tensors(reader: Messages) -> Iterator[OnnxTensor]:
     """The tensors of a model in the order of their bytes, those of all graphs and nodes."""
-    stack = [_Place("model", "", 0, reader.source.size, 0)]
+    stack = [_Place("model", "", 0, reader.source.size, ())]
     while stack:
         place = stack.pop()
         if place.message == "tensor":
-            yield OnnxTensor(place.path, place.start, place.end)
+            yield OnnxTensor(place.path, place.start, place.end, place.around)
             continue
-        if place.depth > PROTOBUF_DEPTH:
+        if len(place.around) > PROTOBUF_DEPTH:
             raise UnsupportedError(f"{reader.source.name}: graphs are nested more than {PROTOBUF_DEPTH} deep")
         fields = [f for f in reader.fields(place.start, place.end) if f.kind != VARINT]
         path, inside = _path(reader, place, fields), _INSIDE[place.message]
+        around = (*place.around, (place.start, place.end))
         stack += [
-            _Place(inside[f.number], path, f.start, f.end, place.depth + 1)
-            for f in reversed(fields)
-            if f.number in inside
+            _Place(inside[f.number], path, f.start, f.end, around) for f in reversed(fields) if f.number in inside
         ]
 
 
@@ -153,8 +158,8 @@ def parse(source: Source) -> Index:
     """The tensors of all graphs in file order; the model's producer and properties as metadata."""
     reader = Messages(source)
     tensor_list = TensorList(NAME, source, RULES)
-    for place in tensors(reader):
-        _add(tensor_list, reader, place, _Tensor(reader, place))
+    for _ in _named(tensor_list, reader):
+        pass
     names = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
     metadata: dict[str, str] = {}
     version = None
@@ -167,6 +172,15 @@ def parse(source: Source) -> Index:
             key, value = _property(reader, f)
             metadata[key] = value
     return tensor_list.index(metadata, version)
+
+
+def _named(tensor_list: TensorList, reader: Messages) -> Iterator[tuple[str, OnnxTensor]]:
+    """Adds the tensors to the list. Yields the name that each has there."""
+    for place in tensors(reader):
+        count = len(tensor_list.entries)
+        _add(tensor_list, reader, place, _Tensor(reader, place))
+        if len(tensor_list.entries) > count:
+            yield next(reversed(tensor_list.entries)), place
 
 
 def _add(tensor_list: TensorList, reader: Messages, place: OnnxTensor, tensor: _Tensor) -> None:
@@ -230,3 +244,39 @@ _VARINTS: Final = MappingProxyType(
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named."""
     return framed(source, parse, "fields of the ONNX model")
+
+
+# ---- writing --------------------------------------------------------------------------------------------------
+
+
+def parts(index: Index, recoded: Collection[str] = ()) -> list[Replacement]:
+    """The places of the tensors in the model's file. Those of `recoded`, which are numbers there, become raw data, so
+    the lengths of the messages around them change."""
+    reader = Messages(index.files[0])
+    changed: list[Replacement] = []
+    grown: dict[tuple[int, int], int] = {}
+    around: dict[tuple[int, int], tuple[int, int] | None] = {}
+    for name, place in _named(TensorList(NAME, reader.source, RULES), reader):
+        if name in recoded:
+            part = _recoded(reader, place, name, index[name].spec)
+            changed.append(part)
+            chain = (*place.around, (place.start, place.end))
+            around |= zip(chain, (None, *chain), strict=False)
+            grown[chain[-1]] = part.growth
+    for message in sorted(around, reverse=True):  # the inner ones first
+        if (outer := around[message]) is not None:
+            size = message[1] - message[0] + grown[message]
+            part = Replacement(reader.length_before(*message), message[0], (varint(size),))
+            changed.append(part)
+            grown[outer] = grown.get(outer, 0) + grown[message] + part.growth
+    return [*tensor_parts(entry for entry in index if not entry.file), *changed]
+
+
+def _recoded(reader: Messages, place: OnnxTensor, name: str, spec: Spec) -> Replacement:
+    """A TensorProto whose numbers become raw data. Its other fields are kept."""
+    kept, at = b"", place.start
+    for f in reader.fields(place.start, place.end):
+        if f.number not in _DATA:
+            kept += reader.source.read(at, f.end - at)
+        at = f.end
+    return Replacement(place.start, place.end, (kept + b"\x4a" + varint(spec.nbytes), (name, spec)))

@@ -21,7 +21,7 @@ def original(source: Source) -> DecodedStreams:
     return DecodedStreams(source, read_streams(source))
 
 
-_FORMAT: Final = EnclosingFormat(ENCLOSING, original, "decode it with the zipnn package")
+_FORMAT: Final = EnclosingFormat(ENCLOSING, original, "wb unpack FILE DST decodes it")
 parse, examine, headers = _FORMAT.parse, _FORMAT.examine, _FORMAT.headers
 
 

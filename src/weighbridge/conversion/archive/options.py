@@ -1,11 +1,12 @@
-"""The options of `wb pack` and `wb unpack`."""
+"""The options of `wb pack`, `wb unpack` and `wb fetch`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weighbridge.base.options import option
-from weighbridge.conversion.options import Path, WriteOptions
+from weighbridge.conversion.options import WRITING, Path, WriteOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,3 +20,10 @@ class PackOptions(WriteOptions):
 @dataclass(frozen=True, kw_only=True)
 class UnpackOptions(WriteOptions):
     base: Path | None = option("The model that SRC was packed with, as its differences.", metavar="MODEL", kind="path")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions(WriteOptions):
+    include: Sequence[str] = option("Only files whose path matches.", (), metavar="GLOB")
+    exclude: Sequence[str] = option("Not those whose path matches.", (), metavar="GLOB")
+    resume: bool = option("Keep finished work when interrupted, and continue from it [yes].", True, section=WRITING)

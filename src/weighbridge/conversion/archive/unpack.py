@@ -1,7 +1,9 @@
-"""Plans `wb unpack`: the original bytes of packed files, compared with their digests. A plan like any other."""
+"""Plans `wb unpack`: the original bytes of packed files, compared with their digests, and of ZipNN's, which have none.
+A plan like any other."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,8 +12,12 @@ from pathlib import Path
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
+from weighbridge.containers import BUILT_IN
+from weighbridge.containers.formats import ZIPNN
 from weighbridge.containers.wbpack.archive import is_packed, read_archive
 from weighbridge.containers.wbpack.source import OriginalSource
+from weighbridge.containers.zipnn.container import original
+from weighbridge.containers.zipnn.stream import SIGN
 from weighbridge.conversion.archive.options import UnpackOptions
 from weighbridge.conversion.archive.records import files_of
 from weighbridge.conversion.plan import writers
@@ -31,20 +37,30 @@ def plan_unpack(src: Path, target: Path, options: UnpackOptions) -> Plan:
     paths = files_of(src)
     weights = () if options.base is None else locate(resolve_path(options.base)).weights
     bases = {(path.name, path.stat().st_size): path for path in weights}
-    files, packed, deltas = [], 0, 0
+    files: list[PlannedFile] = []
+    packed = deltas = coded = 0
     for path in paths:
         name = path.relative_to(src).as_posix() if folder else target.name
         source = open_source(path)
-        whole = not is_packed(source)
-        packed += not whole
-        deltas += not whole and bool(read_archive(source).bases)
-        files.append(writers.raw(name, source) if whole else _original(name, source, bases, folder))
-    if not packed:
+        if is_packed(source):
+            packed += 1
+            deltas += bool(read_archive(source).bases)
+            files.append(_original(name, source, bases, folder))
+        elif source.head(len(SIGN)) == SIGN:
+            coded += 1
+            files.append(writers.raw(name.removesuffix(BUILT_IN[ZIPNN].suffix) if folder else name, original(source)))
+        else:
+            files.append(writers.raw(name, source))
+    if not packed + coded:
         raise UsageError(f"{src} isn't packed", hint="wb pack SRC DST packs it")
+    if twice := [name for name, count in Counter(file.name for file in files).items() if count > 1]:
+        raise UsageError(f"two files of {src} would be called {twice[0]}", hint="remove or rename one of them")
     if bases and not deltas:
         raise UsageError(f"--base doesn't apply to {src}, which isn't a delta", hint="leave it out")
-    note = (f"{plural(len(files) - packed, 'other file')} copied",) if len(files) > packed else ()
-    return Plan(str(src), target, "files", folder, tuple(files), notes=note, write=options,
+    others = len(files) - packed - coded
+    notes = [f"{plural(others, 'other file')} copied"] if others else []
+    notes += [f"{plural(coded, 'ZipNN file')} decoded, without a digest to compare with"] if coded else []
+    return Plan(str(src), target, "files", folder, tuple(files), notes=tuple(notes), write=options,
                 sources=tuple(map(state_of, paths)))  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from weighbridge.conversion.options import (
     GenericGgufOptions,
     GgufFileOptions,
     GgufOptions,
+    GraphOptions,
     HfOptions,
     MlxOptions,
     MmprojOptions,
@@ -38,8 +39,7 @@ from weighbridge.conversion.plan.losses.requantized import check_lossless, losse
 from weighbridge.conversion.plan.losses.settings import check_settings
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, stem_of
-from weighbridge.conversion.result import Loss
+from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, several_files, stem_of
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
@@ -82,7 +82,6 @@ def _build(
         to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
-    draft.losses += _mlx_losses(draft) if kind == "mlx" else []
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -90,10 +89,9 @@ def _build(
     if isinstance(options, GgufOptions) and options.with_mmproj and not folder:
         hint = "a slash at the end of DST names a folder: wb convert SRC DST/ --to gguf --with-mmproj"
         raise UsageError("--with-mmproj writes two files, so DST must be a folder", hint=hint)
-    check_target(path, model, folder)
+    check_target(path, (*model.place.files, *draft.sources), folder)
     draft.stem = stem_of(path, model, kind)
-    if isinstance(options, MlxOptions) and not options.sharded:
-        options = _mlx_sharded(options)
+    options = _mlx_sharded(options) if isinstance(options, MlxOptions) and not options.sharded else options
     policy = options if isinstance(options, CastOptions) else CastOptions()
     if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves, draft.losses)
@@ -116,13 +114,14 @@ def _build(
         for f in written.files
         if bound is not None and f.layout.size > bound
     ]
-    files = written.files if folder else [replace(f, name=path.name) for f in written.files]
+    if not folder and (count := len(written.files) + len(draft.extra_files)) > 1:
+        raise several_files(path, count)
     return Plan(
         source=str(model.place.path),
         target=path,
         format=kind,
         folder=folder,
-        files=(*files, *draft.extra_files),
+        files=(*(written.files if folder else [replace(f, name=path.name) for f in written.files]), *draft.extra_files),
         texts={**written.texts, **draft.texts},
         losses=(*left_out(model, draft.used_values), *draft.losses, *losses),
         moves=tuple(draft.moves),
@@ -155,15 +154,11 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
 
 
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str) -> PlanBuilder:
-    from weighbridge.conversion.mlx.plan import to_mlx
+    from weighbridge.conversion.mlx.plan import load_losses, to_mlx
 
-    return to_mlx(model, options)
-
-
-def _mlx_losses(draft: PlanBuilder) -> list[Loss]:
-    from weighbridge.conversion.mlx.plan import load_losses
-
-    return load_losses(draft)
+    draft = to_mlx(model, options)
+    draft.losses += load_losses(draft)
+    return draft
 
 
 def _mlx_sharded(options: MlxOptions) -> MlxOptions:
@@ -196,6 +191,12 @@ def _to_ggml(model: OpenModel, options: WhisperOptions, kind: str) -> PlanBuilde
     return to_ggml(model, options)
 
 
+def _to_graph(model: OpenModel, options: GraphOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.graph import to_graph
+
+    return to_graph(model, options)
+
+
 def _to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, kind: str) -> PlanBuilder:
     from weighbridge.conversion.plan.folder import to_folder
 
@@ -219,6 +220,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         MmprojOptions: (None, _to_mmproj),
         GenericGgufOptions: (None, _to_generic_gguf),
         WhisperOptions: (None, _to_ggml),
+        GraphOptions: (None, _to_graph),
         HfOptions: (unwrapped_folder, _to_folder),
         TorchFolderOptions: (unwrapped_folder, _to_folder),
     }

@@ -25,6 +25,7 @@ from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import DCP, FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.whisper import plan as whisper
+from weighbridge.io.sink import listed
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
 from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.model import OpenModel
@@ -90,8 +91,9 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
         return _from_gguf(model, options)
     if (form := form_of(model)) in (WhisperForm.GGML, WhisperForm.OPENAI):
         return whisper.to_hf(model, options, form)
-    if model.format not in FOLDER_CONTAINERS:
-        raise UsageError(f"a {model.format} file has no config, which a model folder needs")
+    if model.format not in FOLDER_CONTAINERS and not model.config:
+        hint = "--config PATH, the model's config.json"
+        raise UsageError(f"a {model.format} file has no config, which a model folder needs", hint=hint)
     if options.dtype not in (None, SMALLEST_EXACT) and any(
         isinstance(node, QuantizedTensor) for node in model.logical.values()
     ):
@@ -102,6 +104,10 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
             draft.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), draft)
     else:
         draft = to_container(model, options, container)
+    if model.format not in FOLDER_CONTAINERS:
+        keys = listed(list(model.metadata))
+        draft.losses += [Loss(f"left out: metadata of the {model.format} file: {keys}")] if keys else []
+        draft.metadata = {"format": "pt"}
     draft.texts |= model.texts
     floats = {node.spec.dtype.name for node in draft.tensors.values() if node.spec.dtype.is_float}
     chosen = next(iter(floats)) if options.dtype == SMALLEST_EXACT and len(floats) == 1 else options.dtype

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers import BUILT_IN, by_target, model_suffixes, own_target, target_of, writable
-from weighbridge.containers.formats import DISTRIBUTED
+from weighbridge.containers.formats import DISTRIBUTED, GRAPHS
 from weighbridge.conversion.options import (
     CHECKPOINT,
     FORMATS,
@@ -64,11 +64,17 @@ def choose_target(
     """
     path, name = resolve_target(dst), os.fspath(dst)
     base = to if isinstance(to, TargetOptions) else None
-    kind = _choose_format(to if base is None else _format_of(base, path), path, model)
+    graph = given.get("graph") or getattr(base, "graph", "")
+    if graph:
+        from weighbridge.conversion.graph import format_of_graph  # late: few conversions have a graph
+
+        kind = format_of_graph(graph, to if isinstance(to, str) else None)
+    else:
+        kind = _choose_format(to if base is None else _format_of(base, path), path, model)
     slash = name.endswith(("/", os.sep))
     suffix = Path(name).suffix
     if kind != CHECKPOINT and kind in (*WEIGHTS, *FORMATS) and not slash and not Path(name).is_dir():
-        named = kind if (kind, suffix) == ("ggml", WHISPER_SUFFIX) else target_of(suffix)
+        named = kind if kind in BUILT_IN and suffix in BUILT_IN[kind].met_as else target_of(suffix)
         if named not in (None, kind):  # `--to mlx out.gguf` would be a folder of that name
             content = "a folder" if kind in (*WEIGHTS, DCP) else f"a {kind} file"
             raise UsageError(
@@ -81,7 +87,7 @@ def choose_target(
         else _options_class(model, kind, [name for name in given if given[name] is not False])
     )
     source = model.format if model.format in ("gguf", "ggml") else "model"
-    folder = slash or kind == DCP or (kind in _STEMS and not suffix)
+    folder = slash or kind == DCP or (kind in (*_STEMS, *GRAPHS) and not suffix)
     # without a suffix, the formats of model folders write a folder: `--to safetensors out` writes out/model.safetensors
     return Target(path, kind, resolve(options, source, given, base), folder)
 
@@ -133,7 +139,11 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
     if by_suffix is not None:
         return by_suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
-        raise UsageError(f"{path.suffix!r} isn't a format to write", hint=f"{', '.join(model_suffixes())}, or --to")
+        graph = any(path.suffix in BUILT_IN[name].suffixes for name in GRAPHS)
+        hint = (
+            "--graph MODEL, an existing model for the weights" if graph else f"{', '.join(model_suffixes())}, or --to"
+        )
+        raise UsageError(f"{path.suffix!r} isn't a format to write{' without a graph' if graph else ''}", hint=hint)
     return "hf" if makes_folder else own_target(model.format)
 
 
@@ -168,10 +178,16 @@ def same_format(model: OpenModel, path: Path) -> str | None:
     return own_target(model.format)
 
 
-def check_target(path: Path, model: OpenModel, folder: bool) -> None:
-    """Raises RefusedError if writing to `path` would harm the source."""
+def several_files(path: Path, count: int) -> UsageError:
+    """The error about several files for a path that isn't a folder."""
+    hint = f"a slash at the end of DST names a folder: {path.stem}/"
+    return UsageError(f"{count} files are written, so DST must be a folder", hint=hint)
+
+
+def check_target(path: Path, files: Iterable[Path], folder: bool) -> None:
+    """Raises RefusedError if writing to `path` would harm the files of the source."""
     target = str(path.resolve())  # compared as text: a remote source and target with one address are distinct paths
-    sources = {w.resolve() for w in model.place.files}
+    sources = {file.resolve() for file in files}
     if target in map(str, sources) or (folder and any(str(w.parent) == target for w in sources)):
         raise RefusedError(f"{path} contains the source", hint="choose another target")
 

@@ -15,6 +15,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers import by_target, writable
 from weighbridge.containers.base import Layout, Slot
+from weighbridge.containers.formats import GRAPHS
 from weighbridge.containers.ggml import whisper
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.safetensors import container as safetensors
@@ -157,6 +158,11 @@ def write_ggml(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options
     return Written((planned(metadata["file"], layout, tensors),), {})
 
 
+def write_graph(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
+    """Plans the files of an existing model, laid out again (`conversion/graph.py`)."""
+    return Written(tuple(planned(name, layout, tensors) for name, layout in metadata["layouts"].items()), {})
+
+
 Writer = Callable[[str, Tensors, Mapping[str, Any], TargetOptions], Written]
 _WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
     {
@@ -165,6 +171,7 @@ _WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
         "torch": write_torch,
         "ggml": write_ggml,
         "dcp": write_dcp,
+        **dict.fromkeys(GRAPHS, write_graph),
     }
 )
 

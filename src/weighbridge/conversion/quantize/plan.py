@@ -147,7 +147,7 @@ def build(
     if options.keep_split and path.suffix == gguf.SUFFIX:
         path = path.with_suffix("")  # a folder of shards
     refuse_unreadable(model)
-    check_target(path, model, options.keep_split)
+    check_target(path, model.place.files, options.keep_split)
     bits, size = options.target_bpw, options.target_size
     if bits is None and size is None:
         requested = ftypes.parse_ftype(ftype)

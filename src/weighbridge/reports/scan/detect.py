@@ -7,23 +7,29 @@ from __future__ import annotations
 import codecs
 import re
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.archive.zip_records import LOCAL
 from weighbridge.containers.formats import OCDBT_FILE
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.decompress import BROKEN, CODECS, WITH_MAGIC, codec_of
-from weighbridge.io.source import Source
+from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan.model import MemberPath
+
+if TYPE_CHECKING:
+    from weighbridge.containers.zarr.arrays import ZarrArray
 
 #: The kind of a torch storage, unless its bytes start like another format.
 STORAGE: Final = "storage"
 _STORED: Final = re.compile(r"(.*/)?(data|constants|tensors|weights)/(weight_|param_|constant_|tensor_)?\d+\Z")
 _DATA_FILE: Final = re.compile(r"(.*[/\\])d[/\\][0-9a-f]{32}")
+# The name of a chunk of zarr, or of a folder of them.
+_CHUNK: Final = re.compile(r"\d+(\.\d+)*", re.ASCII)
 #: Contents of the small members of a torch archive: versions, the byte order.
 _MARK: Final = re.compile(rb"\d{1,64}\n?|little|big")
 _HEAD: Final = 262  # up to the magic of a tar
@@ -39,7 +45,7 @@ def kind_of(source: Source, place: MemberPath) -> str:
     head = source.head(_HEAD)
     if place.members and is_storage(place.members[-1], head):
         return STORAGE  # one in 16,384 starts like a pickle: the probe distinguishes them
-    if not place.members and not head.startswith(_MAGICS) and is_data_file(place.path):
+    if not head.startswith(_MAGICS) and is_chunk(place, head):
         return STORAGE
     if _MARK.fullmatch(head):
         return "text"
@@ -66,10 +72,41 @@ def kind_of(source: Source, place: MemberPath) -> str:
     return kind
 
 
-def is_data_file(path: str) -> bool:
-    """Whether a file has chunks of an Orbax checkpoint: it is among the data files of a database."""
-    match = _DATA_FILE.fullmatch(path)
-    return match is not None and (Path(match[1]) / OCDBT_FILE).is_file()
+def is_chunk(place: MemberPath, head: bytes) -> bool:
+    """Whether a file, or the stream in it, holds only chunks of an array: it is a data file of an Orbax database, or a
+    chunk of zarr. A chunk that is one compressed stream is that stream, so that its content is scanned; so is a shard,
+    which has several, unless they are of zstd, which no loader of pickles unpacks."""
+    if not place.members and (match := _DATA_FILE.fullmatch(place.path)):
+        return (Path(match[1]) / OCDBT_FILE).is_file()
+    array = array_around(Path(place.path))
+    if array is None or place.members:
+        return array is not None
+    return codec_of(head) not in WITH_MAGIC or (array.inner is not None and array.codec == codec_of(head) == "zstd")
+
+
+def array_around(path: Path) -> ZarrArray | None:
+    """The zarr array of which a file is a chunk, by its name and the metadata above it."""
+    if not _CHUNK.fullmatch(path.name):
+        return None
+    from weighbridge.containers.zarr.arrays import ARRAYS  # late: few files are named as chunks
+
+    for folder in path.parents:
+        for name in ARRAYS:
+            if (metadata := folder / name.lstrip("/")).is_file():
+                return _read(metadata, metadata.stat().st_mtime_ns)
+        if not _CHUNK.fullmatch(folder.name) and folder.name != "c":
+            break
+    return None
+
+
+@lru_cache(maxsize=64)
+def _read(metadata: Path, time: int) -> ZarrArray | None:
+    """The array that a file describes; None if it can't be read. Kept for the array's next chunk."""
+    from weighbridge.containers.zarr.arrays import read_array
+
+    with suppress(WeighbridgeError, OSError), FileSource(metadata) as source:
+        return read_array(metadata.parent.name, source.read(0, min(source.size, CONFIG_JSON)), str(metadata))
+    return None
 
 
 def is_storage(name: str, head: bytes) -> bool:
