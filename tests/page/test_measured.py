@@ -291,6 +291,8 @@ def test_measurements_are_drawn(visit: Visits, reports_url: str) -> None:
     assert "1 measured model isn’t among them" in models.inner_text()
     counts = re.findall(r"× (\d+)", tensors.locator(".keyed").inner_text())
     tensors.locator("summary").click()
+    spots = tensors.locator("circle").evaluate_all("all => all.map(c => `${c.cx.baseVal.value} ${c.cy.baseVal.value}`)")
+    assert len(set(spots)) == len(spots)
     assert sum(map(int, counts)) == tensors.locator("circle").count() == tensors.locator("tbody tr").count() == 23
 
 

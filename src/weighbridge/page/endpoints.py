@@ -323,10 +323,10 @@ def pickle(data: PageModels, model: int, file: int, member: str, start: int) -> 
 
 
 def moves(data: PageModels, a: int, b: int, file: int) -> Any:
-    """The regions at other places in the same file of two models."""
+    """The regions at other places in the same file of two models, tensors first."""
     from weighbridge.page.views.layout import moves
 
-    rows = moves(data.layout(a, file), data.layout(b, file))
+    rows = sorted(moves(data.layout(a, file), data.layout(b, file)), key=lambda move: move.kind != "tensor")
     return {"total": len(rows), "rows": rows[:_SHOWN]}
 
 

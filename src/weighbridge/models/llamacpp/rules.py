@@ -28,7 +28,7 @@ _EMBEDDING: Final = "token_embd.weight"
 def _companion(model: Candidate) -> Iterator[LoadRefusal]:
     option = _COMPANIONS.get(model.kind) or table().parts.get(model.architecture)
     if option:
-        yield LoadRefusal(f"it {accompanies(option)}")
+        yield LoadRefusal(_taken_as(option))
 
 
 _COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": "--mmproj", "imatrix": "--imatrix"})
@@ -36,7 +36,11 @@ _COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": "--mmproj"
 
 def accompanies(option: str) -> str:
     """Returns the words for a file that llama.cpp takes with an option."""
-    return f"accompanies a model: llama.cpp takes it as {option}"
+    return f"accompanies a model: {_taken_as(option)}"
+
+
+def _taken_as(option: str) -> str:
+    return f"llama.cpp takes it as {option}"
 
 
 def unknown_architecture(name: str) -> Iterator[LoadRefusal]:

@@ -90,9 +90,9 @@ function Tensors({ report }) {
 export function TensorErrors({ rows }) {
   const colors = useMemo(() => typeColors(rows), [rows]);
   const most = rows.reduce((n, row) => Math.max(n, row.bytes), 1);
-  const points = useMemo(() => rows.map((row) => ({ x: row.bits, y: row.nmse, color: colors.get(row.type), radius: 3 + 6 * Math.sqrt(row.bytes / most), label: `${row.name}: ${row.type}, ${bytes(row.bytes)}, NMSE ${number(row.nmse, 3)}` })), [rows]);
-  return html`<p class="keyed">${[...colors].map(([type, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${type} <span class="quiet">× ${whole(rows.filter((row) => row.type === type).length)}</span></span>`)}<span class="quiet">area: bytes of the tensor</span></p>
-    <${Scatter} points=${points} label="Bits per weight against error" xTitle="bits per weight" yTitle="NMSE" />
+  const points = useMemo(() => [...rows].sort((a, b) => b.bytes - a.bytes).map((row) => ({ x: row.bits, y: row.nmse, color: colors.get(row.type), radius: 3 + 6 * Math.sqrt(row.bytes / most), label: `${row.name}: ${row.type}, ${bytes(row.bytes)}, NMSE ${number(row.nmse, 3)}` })), [rows]);
+  return html`<p class="keyed">${[...colors].map(([type, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${type} <span class="quiet">× ${whole(rows.filter((row) => row.type === type).length)}</span></span>`)}<span class="quiet">area: bytes of the tensor; points on one spot lie side by side</span></p>
+    <${Scatter} points=${points} label="Bits per weight against error" xTitle="bits per weight" yTitle="NMSE" spread />
     <details><summary>${plural(rows.length, "tensor")} as a table</summary><div class="scroll tall" tabindex="0" role="region" aria-label="Errors of the tensors"><table><thead><tr><th>tensor</th><th>type</th><th class="n">bytes</th><th class="n">bits per weight</th><th class="n">NMSE</th></tr></thead><tbody>
     ${rows.slice(0, SHOWN).map((row) => html`<tr><th scope="row"><${Name} text=${row.name} /></th><td>${row.type}</td><td class="n">${whole(row.bytes)}</td><td class="n">${row.bits.toFixed(2)}</td><td class="n">${fixed(row.nmse, 3)}</td></tr>`)}</tbody></table></div><${More} rows=${rows} /></details>`;
 }

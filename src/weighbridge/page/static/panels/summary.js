@@ -98,7 +98,7 @@ function Value({ value }) {
     return value.length > 160 ? html`<details><summary><${Name} text=${value.slice(0, 120)} /> …</summary><pre dir="ltr">${value.split("\n").map(visible).join("\n")}</pre></details>` : html`<${Name} text=${value} />`;
   }
   if (value && typeof value === "object" && "first" in value) {
-    return html`<span class="quiet">${whole(value.length)} × ${value.array}:</span> <${Name} text=${value.first.map((v) => (typeof v === "number" ? number(v) : JSON.stringify(v))).join(", ")} /> …`;
+    return html`<span class="quiet">${whole(value.length)} × ${value.array}:</span> <${Name} text=${value.first.map((v) => (typeof v === "number" ? number(v) : JSON.stringify(v))).join(", ")} />${value.first.length < value.length && " …"}`;
   }
   return html`<${Name} text=${typeof value === "number" ? number(value, 7) : JSON.stringify(value)} />`;
 }
