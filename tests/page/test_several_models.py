@@ -255,16 +255,15 @@ def test_a_heat_map_of_values_shows_both(visit: Visits, pair_url: str) -> None:
 
 
 def test_a_map_marks_what_the_other_is_at(visit: Visits, pair_url: str) -> None:
-    page = settled(visit(at(pair_url, "layout")))
+    page = settled(visit(at(pair_url, "layout", tensor=1)))
     rows = rows_of(page, "Both layouts")
     assert rows["Files"] == ["1", "1"]
     assert rows["Tensors"][1].endswith("%) differs")
     page.locator("canvas").first.focus()
     readouts = page.locator(".readout")
-    for _ in range(120):
-        page.keyboard.press("]")
-        if "lm_head.weight" in readouts.first.inner_text() and "64 × 256" in readouts.first.inner_text():
-            break
+    page.keyboard.press("[")  # from the second tensor to the first
+    until(page, "document.querySelector('.readout').textContent.includes('64 × 256')")
+    assert "lm_head.weight" in readouts.first.inner_text()
     until(page, "document.querySelectorAll('.readout')[1].textContent.includes('output.weight')")
     assert "Q6_K" in readouts.nth(1).inner_text()
 
