@@ -150,6 +150,8 @@ def test_what_accompanies_a_model_is_not_compared_with_it(visit: Visits, pages: 
     wb.convert(write_folder(golden()["gemma3"], tmp_path / "model"), tmp_path / "p.gguf", mmproj=True)
     with PageData(tmp_path / "p.gguf") as data:
         assert json.loads(data.answer("start", {}))["models"][0]["projector"] is True
+        answers = json.loads(data.answer("findings", {"model": "0"}))["answers"]
+        assert "accompanies a model: llama.cpp takes it as --mmproj" in [answer["text"] for answer in answers]
     first = answers_of((pages / "cut.html").read_text())["start?"]["answer"]["models"][0]
     assert first["projector"] is False
 

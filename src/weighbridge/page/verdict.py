@@ -164,7 +164,7 @@ def _client(path: str, verified: VerifyReport) -> ClientVerdict | None:
     """Returns the verdict of the program that the model is for; it is undecided for a file that accompanies a model. A
     damaged model isn't opened: `verify` has its verdict."""
     if (companion := next((f for f in verified.findings if f.rule == _COMPANION), None)) is not None:
-        return ClientVerdict(LLAMA_CPP, None, companion.message.rpartition(": it ")[2])
+        return ClientVerdict(LLAMA_CPP, None, companion.message.removeprefix("file that "))
     with suppress(WeighbridgeError, OSError), open_headers(path).model as model:
         return ClientVerdict(LLAMA_CPP, None, accompanies("--imatrix")) if model.format == IMATRIX_DAT else loads(model)
     stopped = next((v for v in verified.verdicts if v.accepts is False), None)

@@ -130,7 +130,7 @@ function Details({ tensor, list, go }) {
       ["Type", tensor.dtype], ["Shape", shape(tensor.shape)], ["Role", html`<${Name} text=${tensor.role} />`, true],
       ["Part", html`<i class="dot" style=${{ background: partColor(tensor.part) }}></i>${tensor.part}`], ["Layer", tensor.layer < 0 ? null : tensor.layer],
       ["Weights", whole(tensor.parameters)], ["Bytes", whole(tensor.nbytes)],
-      ["Bits per weight", tensor.parameters ? (tensor.nbytes * 8 / tensor.parameters).toFixed(3) : null],
+      ["Bits per weight", tensor.parameters ? (tensor.nbytes * 8 / tensor.parameters).toFixed(2) : null],
       ["Packing", tensor.packing || null], ["File", html`<${Name} text=${tensor.fileName} />`, true], ["Offset", `${whole(tensor.offset)} (${hex(tensor.offset)})`, true],
     ]} />
     <p class="ways">${way("layout", "Show in the file")} ${holds("bytes") && way("microscope", "Show its bytes")} ${way("numbers", "Show its numbers")} <${Copy} text=${visible(tensor.name)} label="Copy name" /></p>
