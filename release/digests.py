@@ -57,7 +57,7 @@ COMMANDS: Final = (
     ("", "explain model.pt"),
     ("", "hash --tensors Q4_K_M.gguf"),
     ("", "stats model.npz --json"),
-    ("", "prove model plain.gguf --json"),
+    ("", "prove model plain.gguf --no-run --json"),
 )
 
 

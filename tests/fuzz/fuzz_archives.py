@@ -8,7 +8,9 @@ import io
 import sys
 import tarfile
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from unittest.mock import patch
 
 import harness
 
@@ -18,8 +20,14 @@ from weighbridge.containers.archive import spool, wrapped
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.source import BytesSource
 
-vars(spool)["SPOOL"] = 4 * MIB  # bombs reach it quickly
 _FILES = {"model/config.json": b"{}", "model/model.safetensors": bytes(2000), "a": b""}
+
+
+@contextmanager
+def context() -> Iterator[None]:
+    """A limit that bombs reach quickly."""
+    with patch.object(spool, "SPOOL", 4 * MIB):
+        yield
 
 
 def target(data: bytes) -> None:
@@ -53,4 +61,4 @@ def seeds() -> list[bytes]:
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(target, seeds))
+    sys.exit(harness.main(target, seeds, context=context))
