@@ -152,14 +152,26 @@ def test_what_accompanies_a_model_is_not_compared_with_it(visit: Visits, pages: 
         assert json.loads(data.answer("start", {}))["models"][0]["projector"] is True
         answers = json.loads(data.answer("findings", {"model": "0"}))["answers"]
         assert "accompanies a model: llama.cpp takes it as --mmproj" in [answer["text"] for answer in answers]
+    wb.export_view(tmp_path / "p.gguf", tmp_path / "p.html")
+    page = opened(visit, tmp_path, "p.html", "summary", **PHONE)
+    assert "Tokenizer" not in page.locator("nav").inner_text()
+    option = page.locator(".answers .unbroken")
+    assert (option.inner_text(), option.evaluate("it => getComputedStyle(it).display")) == ("--mmproj", "inline")
     first = answers_of((pages / "cut.html").read_text())["start?"]["answer"]["models"][0]
     assert first["projector"] is False
+
+
+def test_a_legend_on_a_phone_begins_with_the_line(visit: Visits, pages: Path) -> None:
+    page = mapped(visit, f"{(pages / 'cut.html').as_uri()}#", **PHONE)
+    legend, tools = (page.locator(name).first.bounding_box() for name in (".keyed", ".tools"))
+    assert legend["x"] == tools["x"]
 
 
 def test_operators_are_those_of_the_model_alone(visit: Visits, pages: Path) -> None:
     """An adapter beside it has none."""
     page = opened(visit, pages, "lora.html", "graph")
     assert page.locator("svg.operators").count() == 3
+    assert "RMS, ε 1e-5" in page.locator("svg.operators").nth(1).text_content()
     assert page.locator(".graphs").count() == page.get_by_text("Not known").count() == 0
 
 

@@ -291,4 +291,4 @@ def number(value: float) -> str:
     """A setting with few digits."""
     if isinstance(value, int) or value.is_integer():
         return f"{int(value):,}"
-    return f"{value:.4g}"
+    return f"{value:.4g}".replace("e-0", "e-")

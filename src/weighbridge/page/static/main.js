@@ -42,7 +42,7 @@ const PANELS = [
 ];
 /** Whether two are compared: both are models, or projectors, or adapters. */
 const comparable = ([a, b]) => b !== undefined && kindOf(a) === kindOf(b) && !a.imatrix;
-const hasTokens = ({ facts }) => (facts.tokenizer ? facts.tokenizer.kind !== "none" : Boolean(facts.architecture));
+const hasTokens = (model) => (model.facts.tokenizer ? model.facts.tokenizer.kind !== "none" : kindOf(model) === "model" && Boolean(model.facts.architecture));
 /** Whether a drawing of the model says more than its list of tensors, as far as that is read. */
 const isLayered = ({ facts }, list) => Boolean(facts.architecture) || list?.length === undefined || list.layer.some((layer) => layer >= 0);
 /** What a panel needs, by its mark: a plain file of tensors has no tokenizer, and no place for one. */

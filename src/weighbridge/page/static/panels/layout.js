@@ -56,10 +56,10 @@ function ModelMap({ model, letter, info, list, place, go, lines, follow, point }
       <${Map} model=${model} data=${data} list=${list} place=${f.number === file ? place : { color: place.color }} go=${(change) => go({ file: f.number, ...change })} lines=${high(f)} name=${several ? f.name : ""} head=${i === 0} follow=${follow} point=${point} />`}<//>`)}<//>`;
 }
 
-/** The ways to colour a map that tell something, the most telling first. */
-function modesOf(data, list) {
+/** The ways to colour a map that tell something, the most telling first. An index of other files, which has no tensors, is coloured as they are. */
+function modesOf(data, list, alone) {
   const parts = list.parts.filter((_, i) => list.part.includes(i)), layers = list.layer.some((l) => l >= 0);
-  return [...(data.members.length > 1 ? ["member"] : []), ...(data.kinds.includes("opcode") ? ["opcode"] : []), ...(parts.some((p) => p !== "other") ? ["part"] : []), ...(layers ? ["layer"] : []), "type"];
+  return [...(data.members.length > 1 ? ["member"] : []), ...(data.kinds.includes("opcode") && (alone || data.kinds.includes("tensor")) ? ["opcode"] : []), ...(parts.some((p) => p !== "other") ? ["part"] : []), ...(layers ? ["layer"] : []), "type"];
 }
 
 /** `name`: of one of several files; the first, `head`, has the choice of colours for all. Zoom and readout are those of
@@ -67,7 +67,7 @@ function modesOf(data, list) {
  * takes the one that the reader is at here. */
 function Map({ model, data, list, place, go, lines, name, head, follow, point }) {
   const starts = useMemo(() => data.start.map(Number), [data]);
-  const modes = useMemo(() => modesOf(data, list), [data, list]);
+  const modes = useMemo(() => modesOf(data, list, !name), [data, list, name]);
   const mode = modes.includes(place.color) ? place.color : modes[0];
   const regions = useMemo(() => regionsOf(data, list, starts, mode, !name), [data, list, mode]);
   const picked = place.tensor === undefined ? -1 : data.labels.indexOf(Number(place.tensor));
@@ -250,9 +250,12 @@ function draw(canvas, { data, starts, regions, range: [lo, hi], columns, lines, 
   canvas.layers = gutter ? writeLayers(pen, brackets(cells, columns, regions.layerOf), gutter, rgbOf) : [];
   if (mark >= 0 && mark < cells.length) {
     const x = (mark % columns), y = Math.floor(mark / columns) * (LINE + GAP);
+    const box = [gutter + Math.max(0.75, Math.min(x - 1, columns - 3.75)), y + 0.75, 3, LINE - 1.5]; // left of a name that begins there
+    pen.fillStyle = css(ground);
+    pen.fillRect(...box);
     pen.strokeStyle = css(rgbOf("var(--ink)"));
     pen.lineWidth = 1.5;
-    pen.strokeRect(gutter + Math.max(0.75, Math.min(x - 3, columns - 7)), y + 0.75, 6, LINE - 1.5);
+    pen.strokeRect(...box);
   }
 }
 

@@ -113,7 +113,7 @@ function Dump({ data, letter, at, pick, open }) {
     </div>
     <div class="meaning">${current >= 0 && html`<${Meaning} mark=${data.regions[current]} at=${at} open=${open} />`}
       <h3>Regions in sight</h3>
-      <div class="scroll marks" tabindex="0" role="region" aria-label=${`Regions in sight${of(letter)}`}><table><thead><tr><th>bytes</th><th>what</th><th>value</th></tr></thead><tbody>
+      <div class="scroll marks" tabindex="0" role="region" aria-label=${`Regions in sight${of(letter)}`}><table><thead><tr><th>byte</th><th>what</th><th>value</th></tr></thead><tbody>
       ${data.regions.slice(0, 200).map((m, i) => html`<tr class=${i === current ? "picked" : ""}><td class="n"><button type="button" class="plain" onClick=${() => pick(Math.max(m.start, data.offset))}>${whole(m.start)}</button></td><th scope="row">${!m.label.startsWith(m.kind) && html`<span class=${m.label ? "quiet" : ""}>${m.kind}</span> `}<${Name} text=${m.label} /></th><td><${Name} text=${short(m.value)} /></td></tr>`)}
       </tbody></table></div></div></div>`;
 }
