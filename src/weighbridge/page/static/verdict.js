@@ -63,8 +63,11 @@ function Line({ letter, state }) {
     return html`<p class="answers quiet">${letter} Not checked: ${state.error instanceof NotHere ? "an exported page without checks." : visible(state.error.message)}</p>`;
   }
   return html`<ul class="answers" aria-label=${label}>${letter && html`<li class="letter">${letter}</li>`}
-    ${state.data.answers.map(({ question, level, text, nbytes, why }) => html`<li class=${level} title=${why || question}><${Mark} level=${level} /><span class="hidden">${question}: </span>${visible(filled(text, nbytes))}${why && html`<span class="hidden">: ${visible(why)}</span>`}</li>`)}</ul>`;
+    ${state.data.answers.map(({ question, level, text, nbytes, why }) => html`<li class=${level} title=${why || question}><${Mark} level=${level} /><span class="hidden">${question}: </span><span>${unbroken(visible(filled(text, nbytes)))}</span>${why && html`<span class="hidden">: ${visible(why)}</span>`}</li>`)}</ul>`;
 }
+
+/** A text whose options, as `--imatrix`, stay on one line. */
+const unbroken = (text) => text.split(/(--[\w-]+)/).map((piece, i) => (i % 2 ? html`<span class="option">${piece}</span>` : piece));
 
 /** `{needs} needed` with the size of that name. */
 const filled = (text, nbytes) => text.replace(/\{(\w+)\}/g, (_, name) => bytes(nbytes[name]));

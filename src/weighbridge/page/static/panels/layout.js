@@ -252,7 +252,7 @@ function draw(canvas, { data, starts, regions, range: [lo, hi], columns, lines, 
     const x = (mark % columns), y = Math.floor(mark / columns) * (LINE + GAP);
     pen.strokeStyle = css(rgbOf("var(--ink)"));
     pen.lineWidth = 1.5;
-    pen.strokeRect(gutter + Math.max(0.75, Math.min(x - 3, columns - 7)), y + 0.75, 6, LINE - 1.5);
+    pen.strokeRect(gutter + Math.max(0.75, Math.min(x - 1.5, columns - 3.75)), y + 0.75, 3, LINE - 1.5); // clear of a name at the line's start
   }
 }
 
