@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 JOBS   ?= 2
 FUZZ_SECONDS ?= 20
-SAMPLE ?= 2
+SAMPLE ?= 1
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 

@@ -48,6 +48,7 @@ def _program(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value in PROGRAMS
 
 
+@pytest.mark.slow
 def test_parts_of_the_system_are_asked_for() -> None:
     files = set((house.ROOT / "tests").rglob("*.py")) - {GUARD, HIDES, Path(__file__), *RECORDERS}
     asking = [p for p in sorted(files) if WORDS.search(p.read_text("utf-8"))]  # few: parsing all takes long

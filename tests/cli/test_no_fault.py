@@ -77,6 +77,7 @@ ARCHITECTURES: dict[str, list[tuple[str | bytes, Item]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ARCHITECTURES)
 def test_no_command_fails_on_an_odd_architecture(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -81,6 +81,7 @@ def test_a_pipeline_names_its_models_so_that_they_open(models: Path, tmp_path: P
     assert wb.inspect(named).tensors
 
 
+@pytest.mark.slow
 def test_a_file_without_a_config_is_said_to_have_none(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

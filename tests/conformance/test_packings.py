@@ -411,6 +411,7 @@ PLUGGED: dict[str, tuple[Callable[..., dict[str, Node]], Callable[..., NDArray[A
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLUGGED)
 def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path, name: str) -> None:
     """Identify names it, inspect counts it, verify finds nothing, convert decodes it, the docs list it."""
@@ -430,6 +431,7 @@ def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path, name: str
     np.testing.assert_array_equal(tensors[f"{module}.weight"], want)
 
 
+@pytest.mark.slow
 def test_without_its_package_a_packing_is_not_listed() -> None:
     assert docs_rows("toy") == []
 

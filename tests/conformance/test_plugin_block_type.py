@@ -35,6 +35,7 @@ def wb_(packages: Path, *arguments: str | Path, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_every_command_knows_it(packages: Path, tmp_path: Path) -> None:
     """Convert, quantize, inspect, verify, and back."""
     folder, quantized, back = model(tmp_path / "model"), tmp_path / "a.gguf", tmp_path / "back.safetensors"

@@ -76,6 +76,7 @@ def test_it_converts_there_and_back(model: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "back/config.json").read_text())["architectures"] == ["ToyForCausalLM"]
 
 
+@pytest.mark.slow
 def test_every_command_knows_it(packages: Path, model: Path, tmp_path: Path) -> None:
     assert "toy" in run(packages, "arch", "list")
     assert "blk.{l}.attn_q_norm.weight" in run(packages, "arch", "show", "toy")

@@ -55,6 +55,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("gemmaembedding", tmp_path_factory.mktemp("gemma") / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("name", "outtype"), [("gemmaembedding", "q8_0"), ("lfm2-bare", "f32"), ("lfm2-encoder", "f16")]

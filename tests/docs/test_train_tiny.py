@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_folder_converts_and_runs_as_transformers_runs_it(folder: Path) -> None:
     target = folder.parent / "f32.gguf"
     wb.convert(folder, target, dtype="f32")

@@ -385,6 +385,7 @@ def _dies(task: Any) -> int:
     return len(task.batch.items)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is POSIX'")
 def test_a_process_that_dies_takes_no_other_task_with_it() -> None:
     batch = next(batches(SCAN, 0, [Item("a", "a", 1, "p")]))

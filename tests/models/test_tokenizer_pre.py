@@ -399,6 +399,7 @@ def test_the_override_wins() -> None:
     assert from_hf(reading(files), pre="gpt-2").pre == "gpt-2"
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_definition_survives_both_ways() -> None:
     """GGUF -> tokenizer.json -> GGUF keeps the class of each name, so llama.cpp gives the same ids."""
