@@ -88,6 +88,8 @@ def test_the_older_format_has_the_same_importance(imatrix: Path, older: Path) ->
         with PageData(path) as data:
             assert json.loads(data.answer("start", {}))["models"][0]["imatrix"] is True
             views.append(json.loads(data.answer("importance", {"model": "0"})))
+            calls = json.loads(data.answer("metadata", {"model": "0"})).get("imatrix.calls", "{}")
+            assert set(json.loads(calls).values()) <= {1}
             layout = json.loads(data.answer("layout", {"model": "0", "file": "0"}))
             assert (layout["size"], layout["start"][0]) == (path.stat().st_size, 0)
     new, old = ({entry["name"]: entry for entry in view["entries"]} for view in views)
@@ -121,6 +123,7 @@ def test_an_older_matrix_is_shown_beside_a_model_and_alone(
     )
     assert "llama.cpp takes it as --imatrix" in page.locator(".verdict").inner_text()
     page.set_viewport_size({"width": 390, "height": 844})
+    assert page.locator(".answers .unbroken").evaluate("option => option.getClientRects().length") == 1
     assert page.locator(".norms tbody th").first.bounding_box()["width"] >= 150
     wb.export_view(older, tmp_path / "page.html")
     page = settled(visit((tmp_path / "page.html").as_uri()))

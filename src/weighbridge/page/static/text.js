@@ -73,14 +73,14 @@ export function number(x, places = 4) {
   if (Number.isInteger(x) && Math.abs(x) < 1e9) return Math.abs(x) < 1e4 ? String(x) : whole(x);
   const size = Math.abs(x);
   const short = Number(x.toPrecision(places));
-  return size < 1e-3 || size >= 1e6 ? short.toExponential() : String(short);
+  return size < 1e-3 || size >= 1e6 ? short.toExponential() : size < 1e4 ? String(short) : whole(short);
 }
 
 /** A number with as many digits as its neighbours in a column: zeros at the end stay. */
 export function fixed(x, places = 4) {
   if (typeof x !== "number" || Number.isInteger(x)) return number(x, places);
   const size = Math.abs(x);
-  return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 1) : x.toPrecision(places);
+  return size < 1e-3 || size >= 1e6 ? x.toExponential(places - 1) : size < 1e4 ? x.toPrecision(places) : number(x, places);
 }
 
 export function percent(share) {

@@ -16,10 +16,10 @@ export function NameInRow({ text }) {
   return html`<bdi dir="ltr" class="name ends"><span>${letters.slice(0, -TAIL).join("")}</span><span>${letters.slice(-TAIL).join("")}</span>${ending && html`<span class="whole">${ending}</span>`}</bdi>`;
 }
 
-/** A short text that breaks at its dots and underscores before it breaks within a word. */
-function broken(text) {
+/** A short text that breaks at its dots, underscores and capitals before it breaks within a word. */
+export function broken(text) {
   if (text.length > 200) return text;
-  return text.split(/(?<=[._/])(?=[A-Za-z]{3})/).flatMap((piece, i) => (i > 0 ? [html`<wbr />`, piece] : [piece]));
+  return text.split(/(?<=[._/])(?=[A-Za-z]{3})|(?<=[a-z])(?=[A-Z][a-z]{2})/).flatMap((piece, i) => (i > 0 ? [html`<wbr />`, piece] : [piece]));
 }
 
 /** `1.23 MB` with the unit set apart, so that numbers in a column are below one another. */

@@ -9,6 +9,7 @@ The JSON form of a report is documented in docs/schema.md.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -340,4 +341,4 @@ def short(value: Any) -> Any:
             "length": len(value),
             "first": [short(v) for v in value[:_SHOWN]],
         }
-    return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, Mapping) else str(value)

@@ -11,7 +11,9 @@ const SWIFT = 2e8; // bytes that are compared without being asked
 const KINDS = { "only in a": "only in A", "only in b": "only in B", renamed: "renamed", shape: "other shape", values: "changed", "type, values": "retyped, changed", type: "retyped", equal: "the same" };
 const kindOf = (t) => (t.kind === "values" && t.retyped ? "type, values" : t.kind);
 /** Statistics of errors: what they are called, and how a value is shown. */
-export const ERRORS = { snr: ["Signal to noise, dB", (v) => v.toFixed(1)], error: ["Relative error", (v) => fixed(v, 3)], max_abs: ["Largest error", (v) => fixed(v, 3)], cosine: ["Cosine", (v) => fixed(v, 5)] };
+/** A cosine, of which 1 has as many digits as one beside it. */
+const cosine = (v) => (typeof v === "number" ? v.toFixed(6) : fixed(v));
+export const ERRORS = { snr: ["Signal to noise, dB", (v) => v.toFixed(1)], error: ["Relative error", (v) => fixed(v, 3)], max_abs: ["Largest error", (v) => fixed(v, 3)], cosine: ["Cosine", (v) => cosine(v)] };
 
 export function Diff({ models, lists }) {
   const size = models.reduce((sum, m) => sum + sizeOf(m), 0);
@@ -59,7 +61,7 @@ function Changes({ rows }) {
     <div role="rowgroup"><div class="row head" role="row" aria-rowindex="1">${["tensor", "what", "A", "B", "largest", "signal to noise", "cosine"].map((t, i) => html`<span role="columnheader" class=${i > 3 ? "n" : ""}>${t}</span>`)}</div></div>
     <div class="rows" ref=${ref} style=${{ maxHeight: `${Math.max(rows.length, 2) * ROW + 16}px` }} role="rowgroup" tabindex="0" aria-label="Rows"><div style=${{ height: `${full}px` }} role="presentation"><div style=${{ transform: `translateY(${top}px)` }} role="presentation">
       ${rows.slice(first, last).map((t, i) => html`<div class="row" role="row" aria-rowindex=${first + i + 2} key=${t.name}><span role="cell" class="end"><bdi dir="ltr"><${Name} text=${t.name} />${t.name_b && html` <span class="quiet">→</span> <${Name} text=${t.name_b} />`}</bdi></span><span role="cell">${KINDS[kindOf(t)]}</span>
-        <span role="cell">${stored(t.a)}</span><span role="cell">${stored(t.b)}</span><span role="cell" class="n">${fixed(t.max_abs)}</span><span role="cell" class="n">${noise(t) || html`<span class="brief">${KINDS[kindOf(t)]}</span>`}</span><span role="cell" class="n">${fixed(t.cosine, 6)}</span></div>`)}
+        <span role="cell">${stored(t.a)}</span><span role="cell">${stored(t.b)}</span><span role="cell" class="n">${fixed(t.max_abs)}</span><span role="cell" class="n">${noise(t) || html`<span class="brief">${KINDS[kindOf(t)]}</span>`}</span><span role="cell" class="n">${cosine(t.cosine)}</span></div>`)}
     </div></div></div></div>`;
 }
 

@@ -50,7 +50,7 @@ function typeRow(name, color, rows) {
 }
 
 function typeDetail({ tensors, bits, errors }) {
-  const range = errors.length > 0 && (errors.length > 1 ? `${number(errors[0], 2)} to ${number(errors.at(-1), 2)}` : number(errors[0], 2));
+  const range = errors.length > 0 && (errors.length > 1 ? `${fixed(errors[0], 2)} to ${fixed(errors.at(-1), 2)}` : fixed(errors[0], 2));
   return `${plural(tensors, "tensor")}, ${bits.toFixed(2)} bits per weight${range ? `, NMSE ${range}` : ""}`;
 }
 
@@ -78,7 +78,7 @@ function Predictions({ models }) {
   return html`<${Section} title="Size against divergence" note="wb quality">
     ${points.length > 1 && html`<${Scatter} points=${points} label="Size against divergence" xTitle="size of the model" yTitle="KL divergence, nats" xText=${bytes} line names />`}
     <div class="scroll" tabindex="0" role="region" aria-label="Measured models"><table class="named"><thead><tr><th>model</th><th>against</th><th class="n">size</th><th class="n">KL divergence, nats</th><th class="n">perplexity</th><th class="n">of the reference</th><th class="n">same likeliest token</th></tr></thead><tbody>
-    ${models.map((m) => html`<tr><th scope="row"><${Name} text=${m.name} /></th><td><${Name} text=${m.reference} /></td><td class="n">${shown(m.nbytes, (n) => html`<${Amount} text=${bytes(n)} />`)}</td><td class="n">${fixed(m.kl, 3)}${m.kl_error !== null && html` <span class="quiet">± ${number(m.kl_error, 2)}</span>`}</td><td class="n">${shown(m.perplexity, (v) => number(v, 5))}</td><td class="n">${shown(m.reference_perplexity, (v) => number(v, 5))}</td><td class="n">${shown(m.same_top, percent)}</td></tr>`)}</tbody></table></div>
+    ${models.map((m) => html`<tr><th scope="row"><${Name} text=${m.name} /></th><td><${Name} text=${m.reference} /></td><td class="n">${shown(m.nbytes, (n) => html`<${Amount} text=${bytes(n)} />`)}</td><td class="n">${fixed(m.kl, 3)}${m.kl_error !== null && html` <span class="quiet">± ${fixed(m.kl_error, 2)}</span>`}</td><td class="n">${shown(m.perplexity, (v) => fixed(v, 5))}</td><td class="n">${shown(m.reference_perplexity, (v) => fixed(v, 5))}</td><td class="n">${shown(m.same_top, percent)}</td></tr>`)}</tbody></table></div>
     ${sized.length < models.length && html`<p class="quiet">Sizes are those of this page’s models; ${plural(models.length - sized.length, "measured model")} ${models.length - sized.length === 1 ? "isn’t" : "aren’t"} among them.</p>`}<//>`;
 }
 

@@ -91,7 +91,7 @@ function Channels({ model, tensor, letter }) {
   const state = useAnswer("channels", { model, tensor });
   if (!state.data) return html`<${Waiting} state=${state} what="Reading columns" />`;
   const { columns, median, outliers, largest } = state.data;
-  return html`<div><h3>Columns${letter && ` of ${letter}`} <small>${outliers ? plural(outliers, "outlier") : "no outliers"} among ${whole(columns)}: an outlier’s largest magnitude exceeds 6 × the median, ${number(median)}</small></h3>
+  return html`<div><h3>Columns${letter && ` of ${letter}`} <small>${outliers ? plural(outliers, "outlier") : "no outliers"} among ${whole(columns)}: an outlier’s largest magnitude exceeds 6 × the median, ${fixed(median)}</small></h3>
     <div class="scroll short" tabindex="0" role="region" aria-label=${letter ? `Largest columns of ${letter}` : "Largest columns"}><table class="narrow"><thead><tr><th class="n">column</th><th class="n">largest</th><th class="n">ratio</th></tr></thead><tbody>
     ${largest.map((c) => html`<tr><th scope="row" class="n">${whole(c.index)}</th><td class="n">${fixed(c.absmax)}</td><td class="n">${c.ratio === null ? "–" : `${fixed(c.ratio, 3)} ×`}</td></tr>`)}</tbody></table></div></div>`;
 }

@@ -2,7 +2,7 @@
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { partColor } from "../colors.js";
 import { bytes, bytesRange, count, filesOf, plural, shape, sizeOf, visible, whole } from "../text.js";
-import { Answer, Chip, headsOf, Name, Section, useAnswer, Waiting } from "../ui.js";
+import { Answer, broken, Chip, headsOf, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 /** Answers of both models given to `children`. */
 function Both({ name, what, children }) {
@@ -13,13 +13,13 @@ function Both({ name, what, children }) {
  * another. */
 export function Compared({ rows, label, heads = ["A", "B"], numbers = false }) {
   const kept = rows.filter(([, a, b]) => (a ?? "") !== "" || (b ?? "") !== "");
-  const value = (text) => ((text ?? "") === "" ? html`<span class="quiet">–</span>` : visible(text));
+  const value = (text) => ((text ?? "") === "" ? html`<span class="quiet">–</span>` : broken(visible(text)));
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class=${`compared${numbers ? " numbers" : ""}`}><thead><tr><th><span class="hidden">what</span></th>${heads.map((head) => html`<th>${head}</th>`)}</tr></thead><tbody>
     ${kept.map(([what, a, b, note]) => html`<tr class=${(a ?? "") === (b ?? "") ? "" : "differs"}><th scope="row">${what}</th><td>${value(a)}</td><td>${value(b)}${note && html` <small>${note}</small>`}${(a ?? "") !== (b ?? "") && html`<span class="hidden"> differs</span>`}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** `B is 0.51 × A`, or nothing where that says nothing. */
-const times = (a, b) => (a > 0 && b > 0 && a !== b ? `${(b / a).toPrecision(3)} × A` : "");
+const times = (a, b) => (a > 0 && b > 0 && a !== b ? `${(b / a).toPrecision(3)}\u00a0×\u00a0A` : "");
 const texts = (value) => (value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : typeof value === "number" ? whole(value) : String(value));
 
 const tokenizer = ({ tokenizer: found }) => (!found || found.kind === "none" ? "" : found.words ?? found.kind);
