@@ -9,7 +9,7 @@ from weighbridge.base.dtypes import F32
 from weighbridge.containers.base import Entry, Index, Region
 from weighbridge.containers.formats import IMATRIX_DAT
 from weighbridge.containers.frameworks.tensor_list import framed
-from weighbridge.containers.ggml.imatrix import CHUNKS, DATASETS, SUM2, Imatrix, parse_legacy
+from weighbridge.containers.ggml.imatrix import CHUNKS, DATASETS, SUM2, parse_legacy
 from weighbridge.io.source import Source
 
 CALLS: Final = "imatrix.calls"
@@ -19,12 +19,9 @@ def parse(source: Source) -> Index:
     """The sums of each entry, in file order. FormatError for files that llama.cpp wouldn't load."""
     matrix = parse_legacy(source)
     entries = tuple(Entry(r.name + SUM2, F32, (r.values,), r.sum2, F32.size * r.values) for r in matrix.records)
-    return Index(IMATRIX_DAT, (source,), entries, _metadata(matrix))
-
-
-def _metadata(matrix: Imatrix) -> dict[str, object]:
     calls = {record.name: record.calls for record in matrix.records}
-    return {DATASETS: list(matrix.datasets), CHUNKS: matrix.chunks, CALLS: calls}
+    metadata = {DATASETS: list(matrix.datasets), CHUNKS: matrix.chunks, CALLS: calls}
+    return Index(IMATRIX_DAT, (source,), entries, metadata)
 
 
 def regions(source: Source) -> list[Region]:

@@ -40,6 +40,7 @@ from weighbridge.conversion.plan.losses.settings import check_settings
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, several_files, stem_of
+from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
@@ -82,6 +83,7 @@ def _build(
         to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
+    draft.losses += _mlx_losses(draft) if kind == "mlx" else []  # after settings that would change: those are refused
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -154,11 +156,15 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
 
 
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str) -> PlanBuilder:
-    from weighbridge.conversion.mlx.plan import load_losses, to_mlx
+    from weighbridge.conversion.mlx.plan import to_mlx
 
-    draft = to_mlx(model, options)
-    draft.losses += load_losses(draft)
-    return draft
+    return to_mlx(model, options)
+
+
+def _mlx_losses(draft: PlanBuilder) -> list[Loss]:
+    from weighbridge.conversion.mlx.plan import load_losses
+
+    return load_losses(draft)
 
 
 def _mlx_sharded(options: MlxOptions) -> MlxOptions:
