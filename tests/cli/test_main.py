@@ -42,7 +42,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[click.Command], None]:
     return put
 
 
-#: What `threading.Event.wait` may raise at Ctrl-C.
+#: The error that `threading.Event.wait` may raise at Ctrl-C.
 UNLOCKED = RuntimeError("release unlocked lock")
 UNLOCKED.__context__ = KeyboardInterrupt()
 

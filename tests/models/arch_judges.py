@@ -416,7 +416,7 @@ _SEEN: Counter[tuple[str, object]] = Counter()
 
 @cache
 def _trials(family: str, kind: str) -> list[Trial]:
-    """Every judge of every recorded model of a family, by itself; those first that see most faults of this kind."""
+    """Every judge of every recorded model of a family, by itself; first those that see most faults of this kind."""
     single = [judge for judge in JUDGES if judge is not judge_recorded]
     trials: list[Trial] = [*single, judge_dialects, *(partial(_judge, *pair) for pair in recorded_pairs(family))]
     return sorted(trials, key=lambda trial: -_SEEN[kind, _judge_of(trial)])
@@ -439,7 +439,7 @@ def convicts(
     """Whether any judge raises over a family built from this document, with these mixins and known roles instead of the
     shipped ones.
 
-    The judge is asked first that raised last over a fault of the same kind."""
+    First asks the judge that last raised over a fault of the same kind."""
     changed = mixins or {}
     library = TableLibrary(
         mixin=lambda name: changed.get(name) or mixin(name), roles={**TableLibrary().roles, **(roles or {})}

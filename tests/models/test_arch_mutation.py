@@ -234,7 +234,7 @@ def _other(value: Any) -> Any:
 
 
 def _kind(label: str) -> str:
-    """What is wrong, whichever row it is: the same judge sees it."""
+    """The kind of fault, whatever row has it: the same judge sees it."""
     return label.rpartition(": ")[2]
 
 

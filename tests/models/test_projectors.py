@@ -519,7 +519,7 @@ def entries_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def faults(table: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What is wrong in a table, and the table."""
+    """Yields a label and the damaged table for each fault."""
     for section, entries in entries_of(projector_document(table)).items():
         for entry, fields in entries.items():
             for field in sorted(FAULTS.keys() & fields.keys()):

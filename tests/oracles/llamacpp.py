@@ -234,7 +234,7 @@ def _answer(path: str, what: str, request: list[Any]) -> bytes:
 
 
 def _forked(path: str, what: str, request: list[Any]) -> tuple[int, bytes]:
-    """The exit code of a fork, and what it answers or, if it fails, prints."""
+    """The exit code of a fork, and its answer, or its error output if it fails."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         if not (child := os.fork()):
             try:

@@ -174,8 +174,7 @@ def check_end(server: Busy, opened: str, name: str) -> None:
                 if "Ctrl-C" in name:
                     process.send_signal(signal.SIGINT)
                 _, errors = process.communicate(b"\n", timeout=SOON)
-                # Ctrl-C inside a wait of `threading` may leave its lock released, which then hides the interruption:
-                # "During handling of the above exception: RuntimeError: release unlocked lock".
+                # Ctrl-C during `threading.Event.wait` may raise "RuntimeError: release unlocked lock" instead.
                 interrupted = "Ctrl-C" in name and b"KeyboardInterrupt" in errors
                 assert process.returncode in (0, -signal.SIGINT) or interrupted, errors.decode()
             finally:

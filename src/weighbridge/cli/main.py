@@ -304,7 +304,7 @@ def _report(error: BaseException) -> int:
 
                 hint = advice(error) or f"{error.ctx.command_path} --help"
             print_error(error.format_message(), hint)
-        # Ctrl-C inside a wait of `threading` may leave its lock released: "release unlocked lock".
+        # Ctrl-C during `threading.Event.wait` may raise "RuntimeError: release unlocked lock".
         case KeyboardInterrupt() | click.Abort() | RuntimeError(__context__=KeyboardInterrupt()):
             print_error("interrupted")
             return INTERRUPTED

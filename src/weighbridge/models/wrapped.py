@@ -55,7 +55,7 @@ def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 
         if (renamed := from_megatron(model)) is not None:
             return renamed, [_MEGATRON]
-    from weighbridge.models.framework_names import from_frameworks  # late, too
+    from weighbridge.models.framework_names import from_frameworks  # late: only conversions to other names need it
 
     return next(((renamed, [note]) for renamed, note in from_frameworks(model) if _fits(renamed)), None)
 
