@@ -67,9 +67,8 @@ def test_bitsandbytes_four_bits(kind: str, nested: bool, columns: int, block: in
 
 
 def test_bitsandbytes_blocks_that_cross_rows() -> None:
-    """Its CPU kernel (0.50.2) starts a block with every row, though it quantized the flat matrix: its values are
-    further
-    from the weights than ours."""
+    """Its AVX-512 kernel (0.50.2) starts a block with every row, though it quantized the flat matrix: its values are
+    further from the weights than ours. Without AVX-512 it decodes as we do."""
     from bitsandbytes import functional as bnb
 
     codes, state = bnb.quantize_4bit(weight(128, 96), quant_type="nf4", blocksize=64)
@@ -78,7 +77,10 @@ def test_bitsandbytes_blocks_that_cross_rows() -> None:
     high, low = state.code[(codes.reshape(-1) >> 4).long()], state.code[(codes.reshape(-1) & 15).long()]
     equal(node, (torch.stack([high, low], 1).reshape(-1, 64) * state.absmax[:, None]).reshape(128, 96))
     ours, theirs = torch.from_numpy(values(node)), bnb.dequantize_4bit(codes, state)
-    assert (theirs - weight(128, 96)).abs().mean() > 2 * (ours - weight(128, 96)).abs().mean()
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert (theirs - weight(128, 96)).abs().mean() > 2 * (ours - weight(128, 96)).abs().mean()
+    else:
+        assert torch.equal(ours, theirs)
 
 
 def test_bitsandbytes_four_bits_in_another_storage_type() -> None:
