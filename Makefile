@@ -6,6 +6,7 @@ VENV   ?= .venv
 JOBS   ?= 2
 FUZZ_SECONDS ?= 20
 SAMPLE ?= 1
+DIST   := --dist loadfile
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
@@ -21,10 +22,10 @@ demo: $(VENV)/demo.stamp  ## the tour on a real model: identify, inspect, verify
 	$(PY) examples/demo.py
 
 test: $(VENV)/test.stamp  ## the tests, of large tables some rows each (minutes)
-	$(PY) -m pytest -n $(JOBS) --sample $(SAMPLE) $(ARGS)
+	$(PY) -m pytest -n $(JOBS) $(DIST) --sample $(SAMPLE) $(ARGS)
 
 test-all: $(VENV)/test.stamp  ## every case, with the mutation tests; what CI runs
-	$(PY) -m pytest -n $(JOBS) $(ARGS)
+	$(PY) -m pytest -n $(JOBS) $(DIST) $(ARGS)
 
 check-bare:  ## a fresh clone and environment, and the tests, on a PATH with nothing but a compiler
 	.ci/bare --fresh $(ARGS)

@@ -1,7 +1,7 @@
 """Settings of all tests. None is timed, since the machine may be busy with other work.
 
-`make test` runs with `--sample`: of every table the rows that the last change touches and a few others (sampling.py),
-no mutation. `make test-all` and CI run everything.
+`make test` runs with `--sample`: of every table the rows that the last change touches and a few others, of the costly
+tests some (sampling.py), no mutation. `make test-all` and CI run everything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from tests import system
 from tests.examples import SAMPLED
-from tests.sampling import LastChange, read_last_change, sample
+from tests.sampling import COSTLY_SHARE, LastChange, read_last_change, sample, take_turns
 
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.register_profile("sample", settings.default, deadline=None, max_examples=SAMPLED)
@@ -56,29 +56,33 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config.option, "last_change"):
         change = read_last_change()
         strings = {path: sorted(found) for path, found in change.strings.items()}
-        config.option.last_change = (sorted(change.names), strings)
+        config.option.last_change = (sorted(change.names), strings, sorted(change.rooms))
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     if not (count := config.getoption("--sample")):
         return None
-    names, strings = config.option.last_change
+    names, strings, rooms = config.option.last_change
     return (
-        f"sample: {count} cases per test, --sample-day {config.option.sample_day}, and those of the last change: "
-        f"{len(names)} tables and data files, {len(strings)} test files"
+        f"sample: {count} cases per test, 1 in {COSTLY_SHARE} costly tests, --sample-day {config.option.sample_day}; "
+        f"of the last change: {len(names)} tables and data files, {len(strings)} test files, {len(rooms)} rooms"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not (count := config.getoption("--sample")):
         return
-    names, strings = config.option.last_change
-    change = LastChange(frozenset(names), {path: frozenset(found) for path, found in strings.items()})
+    names, strings, rooms = config.option.last_change
+    texts = {path: frozenset(found) for path, found in strings.items()}
+    change = LastChange(frozenset(names), texts, frozenset(rooms))
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not any(map(item.get_closest_marker, EXHAUSTIVE)):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     day = date.fromisoformat(config.option.sample_day)
+    costly = {name for name, cases in functions.items() if cases[0].get_closest_marker("costly")}
+    for name in costly - take_turns(costly, day, change):
+        del functions[name]
     kept = {item for cases in functions.values() for item in sample(cases, count, day, lambda i: i.nodeid, change)}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]

@@ -1,4 +1,5 @@
-"""Which cases of each parametrised test `--sample N` runs: all that the last change touches, and N of the others.
+"""Which tests `--sample N` runs: of each parametrised one all cases that the last change touches and N of the others;
+of the tests marked `costly` one in COSTLY_SHARE a day, and those in the rooms (folders) that the last change touches.
 
 The last change is the working tree against the commit before the last one. It touches a case whose id names a changed
 data file, a family that inherits from a changed table, or a string in a changed line of the test's own file. The other
@@ -17,16 +18,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
+#: A costly test takes a second or starts a browser. All of them have run within as many days.
+COSTLY_SHARE = 4
 _TABLES = "src/weighbridge/models/arch/tables/"
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
 @dataclass(frozen=True)
 class LastChange:
-    """Names that the last change touches: everywhere, and per test file the strings in its changed lines."""
+    """Names that the last change touches: everywhere, and per test file the strings in its changed lines; and the
+    folders below src/weighbridge and tests with a changed file."""
 
     names: frozenset[str] = frozenset()
     strings: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    rooms: frozenset[str] = frozenset()
 
     def touches(self, nodeid: str) -> bool:
         """Whether a case's id contains one of the names as a whole word, or one of its file's changed strings."""
@@ -47,7 +52,8 @@ def read_last_change(root: Path = ROOT) -> LastChange:
         added = "\n".join(line[1:] for line in lines if line.startswith("+") and not line.startswith("+++"))
         strings[path] = frozenset(a or b for a, b in _STRING.findall(added))
     tables = {path.stem: path.read_text("utf-8") for path in (root / _TABLES).rglob("*.toml")}
-    return LastChange(frozenset(with_heirs(data, tables)), strings)
+    rooms = frozenset(path.removeprefix("src/weighbridge/").removeprefix("tests/").partition("/")[0] for path in paths)
+    return LastChange(frozenset(with_heirs(data, tables)), strings, rooms)
 
 
 def with_heirs(names: Iterable[str], tables: Mapping[str, str]) -> set[str]:
@@ -79,3 +85,9 @@ def sample(cases: Sequence[T], count: int, day: date, nodeid: Callable[[T], str]
     step = max(1, -(-len(others) // count))
     for i in range(min(count, len(others))):
         yield others[(day.toordinal() % step + i * step) % len(others)]
+
+
+def take_turns(costly: Iterable[str], day: date, change: LastChange) -> set[str]:
+    """The node ids of the costly tests to run: all in rooms that the change touches, the others in turn."""
+    others = [name for name in sorted(costly) if name.split("/")[1] not in change.rooms]
+    return {*costly} - {name for i, name in enumerate(others) if (i + day.toordinal()) % COSTLY_SHARE}

@@ -39,6 +39,7 @@ def test_a_type_is_found_by_what_each_package_calls_it(row: Any) -> None:
     assert [dtype(way) for way in ways] == [row] * len(ways)
 
 
+@pytest.mark.costly
 def test_jax_types_are_found() -> None:
     jnp = pytest.importorskip("jax.numpy")
     assert [dtype(way) for way in (jnp.bfloat16, jnp.float32)] == [BY_NAME["BF16"], BY_NAME["F32"]]

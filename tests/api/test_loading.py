@@ -145,6 +145,7 @@ print("shared")
 """
 
 
+@pytest.mark.costly
 def test_jax_shares_what_is_aligned(folder: Path) -> None:
     assert jax_process.run(JAX, str(folder)) == "shared\n"
 
@@ -241,6 +242,7 @@ def _sum(tensor: Any, out: Any) -> None:
     out.put(float(np.asarray(tensor.numpy(), np.float32).sum()))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes_read_lazy_tensors(method: str, folder: Path) -> None:
     context: Any = multiprocessing.get_context(method)

@@ -356,6 +356,7 @@ def test_mapping_ahead_ends_where_the_file_does(mapped_file: Path) -> None:
         assert fetch(0, mmap.PAGESIZE)
 
 
+@pytest.mark.costly
 def test_a_program_may_end_while_pages_are_mapped(folder: Path) -> None:
     """Threads that map pages are stopped with the interpreter, wherever they are."""
     code = f"import weighbridge as wb; print(len(wb.open({str(folder)!r}).numpy()))"

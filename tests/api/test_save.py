@@ -67,6 +67,7 @@ print("saved")
 """
 
 
+@pytest.mark.costly
 def test_arrays_of_jax(tmp_path: Path) -> None:
     assert jax_process.run(JAX, str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")) == "saved\n"
 

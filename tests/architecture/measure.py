@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -62,15 +60,11 @@ class Hit(NamedTuple):
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of comments and long strings in Python, of Markdown without its code blocks and `code`."""
-    text = path.read_text("utf-8")
     if path.suffix == ".py":
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            long_string = token.type == tokenize.STRING and " " in token.string and len(token.string) > 25
-            if token.type == tokenize.COMMENT or long_string:
-                yield token.start[0], token.string
+        yield from (t for t in house.texts(path) if t.comment or (" " in t.text and len(t.text) > 25))
         return
     code = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         if line.lstrip().startswith("```"):
             code = not code
         elif not code:

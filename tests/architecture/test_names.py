@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
+import sys
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tests.architecture import house
 
 # Words that nobody would search the web for, and what to call it instead.
@@ -93,12 +94,21 @@ def test_the_words_are_seen_in_a_name() -> None:
     assert banned("threshold") == []
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="f-strings are several tokens")
+def test_texts_are_the_tokens_of_python() -> None:
+    for path in house.modules()[::20]:
+        with tokenize.open(path) as file:
+            tokens = [*tokenize.generate_tokens(file.readline)]
+        kinds = (tokenize.COMMENT, tokenize.STRING)
+        assert [*house.texts(path)] == [(t.start[0], t.string) for t in tokens if t.type in kinds]
+
+
 def prose(path: Path) -> Iterator[tuple[str, int]]:
     """The comments and strings of a module that have spaces: docstrings and messages, with their lines."""
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING) and " " in token.string:
-            for offset, line in enumerate(token.string.split("\n")):
-                yield line, token.start[0] + offset
+    for start, text in house.texts(path):
+        if " " in text:
+            for offset, line in enumerate(text.split("\n")):
+                yield line, start + offset
 
 
 def test_no_text_is_of_a_private_language() -> None:

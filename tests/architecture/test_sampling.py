@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from tests.sampling import LastChange, read_last_change, sample, with_heirs
+from tests.sampling import COSTLY_SHARE, LastChange, read_last_change, sample, take_turns, with_heirs
 
 CASES = [f"tests/models/test_x.py::test_x[{name}-judge]" for name in ("glm4", "glm4moe", "llama", "qwen3", "gpt-oss")]
 DAY = date(2026, 1, 1)
@@ -35,6 +35,14 @@ def test_a_touched_case_is_always_taken_and_no_namesake() -> None:
     assert not strings.touches(CASES[2])
 
 
+def test_costly_tests_come_in_turn_and_those_of_touched_rooms_always() -> None:
+    costly = {f"tests/{room}/test_x.py::test_{n}" for room in ("page", "fleets") for n in range(5)}
+    change = LastChange(rooms=frozenset({"page"}))
+    taken = [take_turns(costly, DAY + timedelta(n), change) for n in range(COSTLY_SHARE)]
+    assert set.intersection(*taken) == {name for name in costly if "/page/" in name}
+    assert set.union(*taken) == costly
+
+
 def test_heirs_of_a_changed_table_are_touched() -> None:
     tables = {"a": "", "b": 'like = "a"', "c": 'names_from = "b"', "d": 'include = ["x",\n  "a"]', "e": 'name = "a"'}
     assert with_heirs(["a"], tables) == {"a", "b", "c", "d"}
@@ -55,13 +63,14 @@ def test_the_last_change_is_the_last_commit_and_the_working_tree(tmp_path: Path)
         test.write_text("# a table\n")
         git("add", ".")
         git("commit", "-m", name)
-    assert read_last_change(tmp_path) == LastChange(frozenset({"heir"}))
+    assert read_last_change(tmp_path) == LastChange(frozenset({"heir"}), rooms=frozenset({"models"}))
     (tables / "first.toml").write_text('name = "1st"\n')
     (tables / "new.toml").write_text('like = "first"\n')
     test.write_text("# a table\nROWS = ['a row', \"another\"]\n")
     change = read_last_change(tmp_path)
     assert change.names == {"heir", "first", "new"}
     assert change.strings == {"tests/test_x.py": {"a row", "another"}}
+    assert change.rooms == {"models", "test_x.py"}
 
 
 def test_without_a_repository_nothing_is_touched(tmp_path: Path) -> None:

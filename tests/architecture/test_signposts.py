@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -48,13 +46,6 @@ class Text(NamedTuple):
     text: str
 
 
-def python_texts(path: Path) -> Iterator[tuple[int, str]]:
-    with tokenize.open(path) as file:
-        for token in tokenize.generate_tokens(io.StringIO(file.read()).readline):
-            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""')):
-                yield token.start[0], token.string
-
-
 @cache
 def texts() -> tuple[Text, ...]:
     """Docstrings and comments of the package and its tests, and the lines of the pages."""
@@ -62,7 +53,7 @@ def texts() -> tuple[Text, ...]:
     found = []
     for path in tracked:
         if path.suffix == ".py":
-            lines = list(python_texts(path))
+            lines = [tuple(t) for t in house.texts(path) if t.comment or t.text.startswith('"""')]
         elif path.suffix == ".md":
             lines = list(enumerate(path.read_text("utf-8").splitlines(), 1))
         else:

@@ -64,6 +64,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return _folder(base / "m", "ab" * 200_000, "w.txt"), _folder(base / "plain", "b", "w.txt")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("command", commands())
 def test_a_name_of_a_megabyte_costs_little_and_is_shortened(
     command: str, long: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -52,6 +52,7 @@ def test_every_command_knows_it(packages: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(load_file(back)[name], weights, atol=np.abs(weights).max() / 100)
 
 
+@pytest.mark.costly
 def test_without_the_package_its_files_are_refused(packages: Path, tmp_path: Path) -> None:
     wb_(packages, "convert", model(tmp_path / "model"), tmp_path / "b.gguf", "--dtype", "q8_toy", "--no-tokenizer")
     assert "7000" in wb_(tmp_path, "verify", tmp_path / "b.gguf", code=1)

@@ -112,6 +112,7 @@ def test_the_fuzzer_finds_it(toy: Format) -> None:
 # ---- the commands ----
 
 
+@pytest.mark.costly
 def test_every_command_knows_it(toy: Format, file: Path, tmp_path: Path) -> None:
     identity = json.loads(wb_(tmp_path, "identify", str(file), "--json"))
     assert (identity["format"], identity["title"], identity["readable"]) == (toy.name, toy.title, True)
@@ -121,6 +122,7 @@ def test_every_command_knows_it(toy: Format, file: Path, tmp_path: Path) -> None
     assert {"header", "tensor"} <= {part["kind"] for part in anatomy["parts"]}
 
 
+@pytest.mark.costly
 def test_conversion_to_and_from_it(toy: Format, file: Path, tmp_path: Path) -> None:
     there, back = tmp_path / "y.safetensors", tmp_path / "z.out"
     wb_(tmp_path, "convert", str(file), str(there))

@@ -85,6 +85,7 @@ def test_every_row_is_found_and_no_other() -> None:
     assert convicts(diffusion.table()) is None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("row", "variant"), [pytest.param(*c, id=title(*c)) for c in cases()])
 def test_diffusers_says_the_same(row: dict[str, Any], variant: dict[str, Any] | None) -> None:
     infer = pytest.importorskip("diffusers.loaders.single_file_utils").infer_diffusers_model_type

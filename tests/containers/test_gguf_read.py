@@ -173,6 +173,7 @@ def test_strings_that_are_not_utf8_keep_their_bytes() -> None:
 # -- cost ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.costly
 def test_arrays_are_stepped_over() -> None:
     """A vocabulary is read once, and neither kept nor decoded: memory stays at a buffer."""
     data = long_vocabulary(200_000).bytes()

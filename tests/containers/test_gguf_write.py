@@ -82,6 +82,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, gguf.LazyArray) else value
 
 
+@pytest.mark.costly
 @examples(150)
 @given(st.dictionaries(keys, kvs, max_size=6), directories, st.sampled_from([8, 32, 64, 4096]))
 def test_what_was_written_is_read_back(pairs: dict[str, KV], slots: list[tuple[str, Spec]], alignment: int) -> None:

@@ -233,6 +233,7 @@ def test_what_is_left_out_is_told(name: str, tmp_path: Path) -> None:
     assert any(words in loss.message for loss in plan.losses), [loss.message for loss in plan.losses]
 
 
+@pytest.mark.costly
 def test_holes_and_missing_rows_are_padding(tmp_path: Path) -> None:
     """What has an embedding and no token: every kind names it, and llama.cpp counts as many tokens as rows."""
     for kind in ("bpe", "spm", "spm-json", "t5"):

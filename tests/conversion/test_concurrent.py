@@ -57,6 +57,7 @@ def _weights(path: Path, rows: int = 4) -> Path:
     return path
 
 
+@pytest.mark.costly
 def test_edits_of_several_processes_are_all_there_or_refused(tmp_path: Path) -> None:
     path = _weights(tmp_path / "a.safetensors")
     data = path.read_bytes()[-1024:]

@@ -140,6 +140,7 @@ def is_listed(name: str, texts: list[str]) -> bool:
     return any(len(word.replace("*", "")) > 3 and fnmatchcase(name, word) for word in words)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("command", "line"), [(c, line) for c, lines in LINES.items() for line in lines])
 def test_every_tensor_comes_out_or_is_listed(
     command: str, line: str, models: Mapping[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]

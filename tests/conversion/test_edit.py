@@ -207,6 +207,7 @@ def test_in_place_where_it_fits(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.gguf"], "nothing is left beside it"
 
 
+@pytest.mark.costly
 def test_the_llama_loader_finds_the_data_after_every_edit_in_place(tmp_path: Path) -> None:
     """llama.cpp takes the first multiple of the alignment after the directory: no slack is allowed before the data."""
     seen = set()

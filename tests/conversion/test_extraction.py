@@ -148,6 +148,7 @@ def test_threads_and_memory_change_no_byte(base: Path, tmp_path: Path, monkeypat
     assert files[0] == files[1] == files[2]
 
 
+@pytest.mark.costly
 def test_threads_of_the_blas_change_no_bit() -> None:
     """numpy's library reads their number when it is loaded."""
     code = (

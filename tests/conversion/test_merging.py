@@ -195,6 +195,7 @@ def test_rescaling_keeps_the_sum_of_magnitudes(method: str, tmp_path: Path) -> N
         assert abs(wanted - found) < 1e-4 * wanted, name
 
 
+@pytest.mark.costly
 def test_larger_elements_of_a_row_stay_more_often(tmp_path: Path) -> None:
     """Della: with density 0.5 and epsilon 0.4, 9 in 10 of the largest stay and 1 in 10 of the smallest."""
     kept = []

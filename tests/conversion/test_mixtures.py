@@ -108,6 +108,7 @@ def snapshot(name: str) -> Snapshot:
     return parse(tree.require() / "tests" / "snapshots" / f"{name}.schema", MODELS[name])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", MODELS)
 def test_every_file_type_of_a_real_model(name: str) -> None:
     found = snapshot(name)

@@ -259,6 +259,7 @@ def test_the_weights_of_an_importance_matrix_count(sources: Mapping[str, Path], 
         assert key_of(replace(plan, files=(changed,)))["tensors"] != key_of(plan)["tensors"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", CASES)
 def test_the_key_is_the_same_in_every_process(name: str, sources: Mapping[str, Path], tmp_path: Path) -> None:
     """Nothing in it is an address, an order of a set, a count."""

@@ -25,6 +25,7 @@ def tokenizer_folder(kind: str, path: Path) -> Path:
     return path
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["spm", "bpe", "wordpiece", "t5", "xlmr"])
 def test_a_vocabulary_comes_back(kind: str, tmp_path: Path) -> None:
     folder = tokenizer_folder(kind, tmp_path / "model")

@@ -48,6 +48,7 @@ def test_the_folder_converts_and_runs_as_transformers_runs_it(folder: Path) -> N
     assert np.abs(found - own).max() < 1e-3 * max(1, np.abs(own).max())
 
 
+@pytest.mark.costly
 def test_every_row_is_whole_blocks(folder: Path) -> None:
     plan = wb.plan_quantize(folder, folder.parent / "q.gguf", "Q4_K_M")
     assert {row.wanted for row in plan.rows} == {None}

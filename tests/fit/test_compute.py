@@ -94,6 +94,7 @@ def plain(keys: Mapping[str, KV]) -> dict[str, Any]:
     return {key: kv.value for key, kv in keys.items()}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_context_of_every_family_is_llama_cpps(settings: RunSettings, small: dict[str, list[Breakdown | str]]) -> None:
     """Of the records that llama.cpp loads; some are of parts of a model."""

@@ -34,6 +34,7 @@ def outputs(bucket: Any) -> dict[str, bytes]:
     return {r["Key"]: bucket.get_object(Bucket="models", Key=r["Key"])["Body"].read() for r in rows}
 
 
+@pytest.mark.costly
 def test_from_a_bucket_to_a_bucket(bucket: Any, sources: Path, tmp_path: Path) -> None:
     for path in sources.iterdir():
         bucket.upload_file(str(path), "models", f"in/{path.name}")

@@ -97,6 +97,7 @@ def test_shards_without_an_engine_give_the_same(sources: Path, tmp_path: Path, s
     assert result(tmp_path) == scanned
 
 
+@pytest.mark.costly
 def test_processes_give_the_same(
     sources: Path, tmp_path: Path, scanned: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def expected(recipes: Path, tmp_path: Path) -> dict[str, bytes]:
     return outputs(tmp_path / "single")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("runner", [InlineRunner(), LocalRunner(2)], ids=["inline", "processes"])
 def test_each_recipe_is_the_single_merge(
     runner: Any, recipes: Path, tmp_path: Path, expected: dict[str, bytes]
@@ -91,6 +92,7 @@ def test_what_is_no_recipe_is_reported(recipes: Path, tmp_path: Path, capsys: py
     assert "has no recipes" in capsys.readouterr().err
 
 
+@pytest.mark.costly
 def test_the_command(recipes: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     words = ["fleet", "merge", str(recipes / "*.yaml"), "-o", str(tmp_path / "out"), "--to", "safetensors"]
     assert main([*words, "--dry-run"]) == 0

@@ -29,6 +29,8 @@ from weighbridge.io.sink import ParallelUploads, parallel
 from weighbridge.io.sink.files import OutFile
 from weighbridge.io.sink.journal import FileRange
 
+pytestmark = pytest.mark.costly
+
 HALVES = Job("convert", {"to": "safetensors", "suffix": ".safetensors", "dtype": "f16"})
 #: Parts of a bucket can't be smaller, so the model of these tests has 13 MiB of output: three parts.
 SIZE = 5 * MIB

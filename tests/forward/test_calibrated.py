@@ -87,6 +87,7 @@ def test_held_out_predictions_change_less(folder: Build, place: Path, tmp_path: 
     assert found < 0.9 * nearest
 
 
+@pytest.mark.costly
 def test_a_mixture_changes_less(folder: Build, place: Path, tmp_path: Path) -> None:
     source = folder("qwen2moe")
     for scheme in ("w4a16", "awq"):
@@ -157,6 +158,7 @@ def test_folds_leave_the_model_as_it_is(
 # -- the same bytes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("scheme", ["w4a16", "awq"])
 def test_threads_and_memory_change_no_byte(
     folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str

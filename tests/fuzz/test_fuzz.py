@@ -27,6 +27,7 @@ def burn(seconds: float) -> None:
         pass
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("target", "why"),
     [

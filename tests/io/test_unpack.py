@@ -110,6 +110,7 @@ def test_what_refuses_the_cost_stops_it_early() -> None:
     assert memory.peak < 16 << 20
 
 
+@pytest.mark.costly
 def test_a_dictionary_beyond_the_limit_is_damage() -> None:
     packed = lzma.compress(b"x", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}])
     assert opened("xz", packed).trouble is not None

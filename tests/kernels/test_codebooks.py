@@ -74,6 +74,7 @@ def encode(dtype: DType, x: Floats, weights: Floats | None) -> bytes | int:
     return out.tobytes()
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
@@ -296,6 +297,7 @@ def test_a_changed_rule_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert seen(name)
 
 
+@pytest.mark.costly
 def test_the_codebooks_have_zero_magnitudes_first() -> None:
     """A part of nothing is written as zeros, which must be a point of every codebook."""
     for name in lattice_neighbours.DISTANCES:

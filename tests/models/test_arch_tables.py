@@ -455,6 +455,7 @@ def test_the_shipped_tables_pass_the_checks() -> None:  # which a user's table g
         assert build_family(resolve(document(name))).name == name
 
 
+@pytest.mark.costly
 def test_a_hundred_thousand_tensors_map_within_a_second_and_names_need_no_numpy() -> None:
     code = """
 import sys, time

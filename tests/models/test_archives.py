@@ -282,6 +282,7 @@ def test_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         wb.open(path)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["bomb.gz", "bomb.zip"])
 def test_a_bomb_meets_the_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "GIB", 1 << 20)  # so that the variable counts MiB

@@ -129,6 +129,7 @@ def test_every_row_is_seen(table: str, what: str, fault: Change, monkeypatch: py
 PREFIXES = {"vae": "first_stage_model.", "open-clip": "conditioner.embedders.1.model."}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("prefixed", [False, True])
 @pytest.mark.parametrize("model", [model for _, model in PAIRS])
 def test_there_and_back_by_the_command(tmp_path: Path, model: str, prefixed: bool) -> None:

@@ -347,6 +347,7 @@ def test_llama_cpp_loads_every_projector_and_computes_with_it(name: str, tmp_pat
     assert mtmd_loads.refusal(tmp_path / "m.gguf") is None
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", projectors())
 def test_a_projector_without_a_key_or_a_tensor_is_judged_as_llama_cpp_does(name: str, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def make_adapters(root: Path) -> None:
                 save_file(kept, root / f"{adapter.name}.safetensors")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("tied", TIED)
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("kind", KINDS)

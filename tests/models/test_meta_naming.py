@@ -109,6 +109,7 @@ def test_front_matter(readme, want) -> None:
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "front",
     [
@@ -163,6 +164,7 @@ def test_a_card_of_strange_values_is_text_or_left_out() -> None:
     }
 
 
+@pytest.mark.costly
 @given(
     st.dictionaries(
         st.sampled_from(

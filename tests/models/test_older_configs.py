@@ -122,6 +122,7 @@ def test_the_words_of_mimo_s_publisher_mean_the_same() -> None:
         assert _said(family, {**own, key: value}, "mimo2") != _said(family, own, "mimo2")
 
 
+@pytest.mark.costly
 def test_the_spellings_differ() -> None:
     """Else nothing was asked."""
     told = [name for name in _MODELS if _older(name) != golden()[name]["config"]]

@@ -48,6 +48,7 @@ def test_every_row_has_a_case() -> None:
 MODELS = published()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["DeepSeek-V3.2", "Ling-mini-2.0"])
 def test_further_layers_that_were_left_out_are_not_counted(name: str, tmp_path: Path) -> None:
     """The reference counts what config.json says, and llama.cpp misses the tensors."""

@@ -258,6 +258,7 @@ def test_a_rank_file_named_tokenizer_model_is_passed_over() -> None:
     assert from_hf(reading(files)).kind == VocabKind.BPE
 
 
+@pytest.mark.costly
 def test_old_files_without_a_type_are_recognised() -> None:
     for kind, want in (
         ("bpe", VocabKind.BPE),
@@ -412,6 +413,7 @@ KINDS = ("spm", "spm-json", "bpe", "wordpiece", "t5", "xlmr", "tekken", "kimi")
 NAMES = ("tokenizer.json", "tokenizer_config.json", "tekken.json")
 
 
+@pytest.mark.costly
 @examples(500)
 @given(st.sampled_from(KINDS), st.sampled_from(NAMES), st.data(), JSON)
 def test_any_value_anywhere_is_a_vocabulary_or_a_refusal(kind: str, name: str, data: st.DataObject, value: Any) -> None:

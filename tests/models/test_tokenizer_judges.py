@@ -264,6 +264,7 @@ def large(count: int) -> dict[str, bytes]:
     return {**files, "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False).encode()}
 
 
+@pytest.mark.costly
 def test_a_large_vocabulary_is_read_in_about_a_second() -> None:
     files = large(260_000)
     start = time.process_time()

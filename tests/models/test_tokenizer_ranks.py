@@ -557,6 +557,7 @@ def test_an_empty_list_of_merges_is_told() -> None:
         vocab({**slow_files(), "merges.txt": b"#version: 0.2\n"})
 
 
+@pytest.mark.costly
 def test_a_hostile_token_takes_no_time() -> None:
     """Quadratic work in a row of one letter would take minutes for such a file."""
     known = {bytes([b]): b for b in range(256)} | {b"a" * n: 254 + n for n in range(2, 1025)}

@@ -88,6 +88,7 @@ def answers_of(html: str) -> dict[str, Any]:
     return answers
 
 
+@pytest.mark.costly
 def test_an_exported_page_holds_the_names_of_files_as_they_are(models: Path) -> None:
     with PageData(models / "hostile.safetensors") as data:
         html = export(data, findings=False)
@@ -140,6 +141,7 @@ def test_values_are_exported_where_they_are_asked_for(models: Path) -> None:
     assert seen[-1][0] == seen[-1][1]
 
 
+@pytest.mark.costly
 def test_values_of_too_many_tensors_are_refused(models: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="100,032 tensors"):
         wb.export_view(models / "many.safetensors", tmp_path / "page.html", values=True)

@@ -17,6 +17,8 @@ from tests.page.samples import HOSTILE, MANY, llama, sparse
 
 import weighbridge as wb
 
+pytestmark = pytest.mark.costly
+
 PANELS = ("summary", "tensors", "layout", "microscope", "numbers", "tokenizer", "architecture")
 #: Rows of the list that are in the document.
 ROWS = ".rows [role=row]"

@@ -18,6 +18,8 @@ from weighbridge.page.chat.conversations import CONVERSATIONS
 from weighbridge.page.chat.template import render, render_both
 from weighbridge.page.chat.tokens import search, vocabulary
 
+pytestmark = pytest.mark.costly
+
 pytest.importorskip("jinja2")
 
 CHATML = """{%- if tools %}

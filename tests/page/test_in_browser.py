@@ -24,6 +24,8 @@ import weighbridge as wb
 from weighbridge.page.data import PageData
 from weighbridge.page.export import header_questions, key
 
+pytestmark = pytest.mark.costly
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -15,6 +15,8 @@ import weighbridge as wb
 from weighbridge.models.open import open_model
 from weighbridge.page.data import PageData
 
+pytestmark = pytest.mark.costly
+
 
 def mapped(visit: Visits, url: str, **settings: Any) -> Any:
     page = visit(f"{url}&panel=layout", **settings)

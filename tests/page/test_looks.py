@@ -22,6 +22,8 @@ from tests.page.test_views import adapter
 import weighbridge as wb
 from weighbridge.page.data import PageData
 
+pytestmark = pytest.mark.costly
+
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
 

@@ -22,6 +22,8 @@ from weighbridge.page.data import PageData
 from weighbridge.page.views.importance import importance
 from weighbridge.page.views.measured import read_measured
 
+pytestmark = pytest.mark.costly
+
 ROLES = ("attn_q", "ffn_down_exps")
 
 

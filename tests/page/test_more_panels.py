@@ -16,6 +16,8 @@ from tests.page.test_views import adapter
 
 import weighbridge as wb
 
+pytestmark = pytest.mark.costly
+
 CONTRAST = {"runOnly": ["color-contrast"]}
 
 

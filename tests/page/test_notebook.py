@@ -18,6 +18,8 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.page.assemble import widget_script
 from weighbridge.page.data import PageData
 
+pytestmark = pytest.mark.costly
+
 Sent = queue.Queue[dict[str, Any]]
 
 

@@ -18,6 +18,8 @@ from weighbridge.page.data import PageData
 from weighbridge.page.endpoints import start
 from weighbridge.reports.stores.listing import list_models
 
+pytestmark = pytest.mark.costly
+
 COMMIT = "b" * 40
 
 

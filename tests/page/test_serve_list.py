@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.remote.test_serve import models, serving
 
+pytestmark = pytest.mark.costly
+
 __all__ = ["models"]
 _COLORS = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
 

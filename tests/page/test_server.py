@@ -290,6 +290,7 @@ def test_a_page_is_asked_for_values_alone_when_wanted(view: ServedPage) -> None:
     assert all(ENDPOINTS[name].cached and not ENDPOINTS[name].slow for name, _ in _FIRST)
 
 
+@pytest.mark.costly
 def test_two_models_need_two(models: Path, view: ServedPage) -> None:
     assert get(view.url, "/api/moves?a=0&b=1&file=0")[0] == 422
     for url in serving(models / "f16.gguf", models / "q4.gguf"):

@@ -21,6 +21,8 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.page.data import PageData
 from weighbridge.page.several.shared_weights import SHOWN
 
+pytestmark = pytest.mark.costly
+
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:

@@ -13,6 +13,8 @@ from tests.page.test_browser import at, settled
 
 from weighbridge.page.assemble import STATIC
 
+pytestmark = pytest.mark.costly
+
 STYLES = "\n".join((STATIC / name).read_text("utf-8") for name in ("style.css", "panels.css"))
 SCHEMES = ("light", "dark")
 COLORS = [f"c{n}" for n in range(1, 9)]

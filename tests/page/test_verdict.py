@@ -19,6 +19,8 @@ from weighbridge.base.plain import plain
 from weighbridge.page.verdict import _RANKS, Level, PageVerdict, verdict
 from weighbridge.reports.scan.model import ScanVerdict
 
+pytestmark = pytest.mark.costly
+
 WIDTHS, THEMES = (1280, 390), ("light", "dark")
 #: The kinds of files: the level of the first banner (None: no banner), and words of it.
 KINDS = {

@@ -22,6 +22,8 @@ from weighbridge.page.several.pair import token_pair
 from weighbridge.page.views.adapter import adapter_view
 from weighbridge.page.views.folder import FolderContents, FolderSetting, folder_table, folder_view
 
+pytestmark = pytest.mark.costly
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -19,6 +19,8 @@ from tests.page.conftest import Complaints, until
 
 from weighbridge.page.data import PageData
 
+pytestmark = pytest.mark.costly
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "release/vscode"
 LIGHT, DARK = "1", "2"

@@ -76,6 +76,7 @@ def works(line: str) -> str | None:
     return None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_what_choose_prints_works(

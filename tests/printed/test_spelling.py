@@ -38,6 +38,7 @@ COMMANDS = ("cli/", "fleets/", "adapters/serving/")
 FOREIGN = {option for row in PEERS.values() for option in row["options"]} | {"--format", "--query-gpu", "--now"}
 
 
+@pytest.mark.costly
 def test_keywords_that_errors_name_exist() -> None:
     """What is spelled as a keyword is one; within commands and for options of commands only nothing changes."""
     unknown = []

@@ -36,6 +36,7 @@ def test_commands_in_help() -> None:
     assert [why for text in helps() for why in wrong(text)] == []
 
 
+@pytest.mark.costly
 def test_commands_in_pages() -> None:
     assert [why for text in shell_lines() for why in wrong(text)] == []
 

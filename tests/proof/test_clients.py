@@ -46,6 +46,7 @@ def test_transformers_reads_shards(resaved: Path, tmp_path: Path) -> None:
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.costly
 def test_mlx_reads_it(folder_of: Maker, tmp_path: Path) -> None:
     """(In transformers 4's spelling: mlx_lm overlooks the rope_parameters of a version 5 config.)"""
     if importlib.util.find_spec("mlx_lm") is None:

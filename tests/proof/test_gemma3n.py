@@ -83,6 +83,7 @@ def found(path: Path) -> F32:
 # ---------------------------------------------------------------------- llama.cpp
 
 
+@pytest.mark.costly
 def test_llama_cpp_computes_the_same_but_for_the_deviation_of_the_gates(
     deep: Path, expected: F32, folder: Callable[[str], Path]
 ) -> None:
@@ -93,6 +94,7 @@ def test_llama_cpp_computes_the_same_but_for_the_deviation_of_the_gates(
     assert TOLERANCE < models.relative_error(logits, theirs) < SAMPLED
 
 
+@pytest.mark.costly
 def test_nothing_reads_the_keys_of_layers_that_take_others(
     deep: Path, folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -191,6 +193,7 @@ def test_the_folder_is_mlx_lms_own(folder: Callable[[str], Path], tmp_path: Path
     assert configs[0] == configs[1]
 
 
+@pytest.mark.costly
 @needs_mlx
 @pytest.mark.parametrize("name", ["plain", "seeing", "gguf"])
 def test_mlx_computes_the_same(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -286,6 +286,7 @@ def test_an_interrupt_cleans_up(kind: signal.Signals, code: int, source: Path, t
     assert_unharmed(target)
 
 
+@pytest.mark.costly
 def test_kill_leaves_the_old_target_whole_and_the_next_run_cleans_up(source: Path, target: Path) -> None:
     process = held(source, target)
     process.kill()
@@ -298,6 +299,7 @@ def test_kill_leaves_the_old_target_whole_and_the_next_run_cleans_up(source: Pat
     assert run_wb("verify", target).returncode == 0
 
 
+@pytest.mark.costly
 def test_kill_at_any_moment(source: Path, target: Path) -> None:
     """At whatever moment: the target is the old file or the whole new one."""
     whole = target.with_name("whole.safetensors")

@@ -83,6 +83,7 @@ def test_f16_comes_back_as_the_rounded_model(source: Path, converted: Callable[[
         assert torch.equal(tensor.float(), exact) or torch.equal(tensor.float(), rounded), name
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", ["f16", "q8_0"])
 def test_equals_the_reference(dtype: str, source: Path, converted: Callable[[str], Path], tmp_path: Path) -> None:
     """With nothing put in its hands: the reference knows this vocabulary, we recognise it by its definition."""

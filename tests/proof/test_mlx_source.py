@@ -73,6 +73,7 @@ def mlx_logits(folder: Path, ids: tuple[int, ...]) -> F32:
     return np.array(model(mx.array([ids]))[0].astype(mx.float32))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("name", "bits", "group"), SOURCES)
 def test_llama_cpp_computes_what_mlx_computes(
     name: str, bits: int, group: int, mlx_of: Callable[[str, int, int], Path], workshop: Path

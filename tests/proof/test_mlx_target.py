@@ -145,6 +145,7 @@ def odd(target: Path, full: list[int]) -> Path:
     return models.build(replace(case, options=options, said={}), target)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("full", [[1, 3], [2]])
 def test_a_period_of_layers_is_said_as_mlx_lm_reads_it(full: list[int], tmp_path: Path) -> None:
     import mlx.core as mx
@@ -184,6 +185,7 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
         assert sorted(a) == sorted(b)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["apertus", "gptj", "gemma4-experts", "exaone-moe", "mimo2", "kimi-linear", "rwkv7"])
 def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_path: Path) -> None:
     """The numbers of Apertus' activations come out of keys, as scalars; GPT-J's pairs are neighbours again; that
@@ -200,6 +202,7 @@ def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_pat
     assert np.mean((found - want) ** 2) / np.var(want) < 1e-6
 
 
+@pytest.mark.costly
 def test_mlx_lm_runs_a_config_that_speaks_layer_by_layer(folder_of: Maker, tmp_path: Path) -> None:
     """Of a Gemma 4 as transformers 5.23 writes it mlx-lm would take its own widths of heads."""
     import mlx.core as mx

@@ -124,6 +124,7 @@ def test_the_ranks_together_are_the_model(name: str, ranks: int, folder_of: Make
     assert held < sum(t.numel() for t in whole.values()) * 0.75  # something was shared out
 
 
+@pytest.mark.costly
 def test_fused_tensors_are_cut_as_transformers_takes_them_apart(folder_of: Maker, tmp_path: Path) -> None:
     import torch
 

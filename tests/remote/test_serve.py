@@ -183,6 +183,7 @@ def test_others_than_this_machine_need_a_token(models: Path, capsys: pytest.Capt
     assert "--token" in capsys.readouterr().err
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_cleanly(number: signal.Signals, models: Path) -> None:
     words = [sys.executable, "-m", "weighbridge", "serve", str(models), "--port", "0"]

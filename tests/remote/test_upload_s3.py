@@ -34,6 +34,7 @@ def objects(bucket: Any) -> dict[str, bytes]:
     return {row["Key"]: bucket.get_object(Bucket="models", Key=row["Key"])["Body"].read() for row in rows}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["cast", "a folder"])
 def test_a_run_that_is_killed_before_its_first_part_goes_on(
     name: str, bucket: Any, source: Path, expected: Callable[[str], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
@@ -47,6 +48,7 @@ def test_a_run_that_is_killed_before_its_first_part_goes_on(
     assert objects(bucket) == expected(name)
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is POSIX'")
 def test_sigkill(bucket: Any, source: Path, expected: Callable[[str], dict[str, bytes]]) -> None:
     code = f"""
@@ -154,6 +156,7 @@ def test_a_folder_with_other_objects(bucket: Any, source: Path, expected: Any) -
     assert objects(bucket) == expected("a folder")
 
 
+@pytest.mark.costly
 def test_bytes_that_only_move_are_copied_by_the_store(
     bucket: Any, source: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +183,7 @@ def test_parts_beyond_the_memory_wait_on_the_disk(bucket: Any, source: Path, exp
 # ------------------------------------------------------------------------------------------------ the command
 
 
+@pytest.mark.costly
 def test_the_command(bucket: Any, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     assert main(["convert", str(source), "s3://models/x.npz", "--dry-run"]) == 0
     assert "of this machine's disk are needed" in capsys.readouterr().err.replace("\n", " ")

@@ -127,6 +127,7 @@ def run(*words: str) -> tuple[int, Any, str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.costly
 def test_what_cannot_be_read_is_named_and_hides_nothing_else(locked: Path) -> None:
     code, listed, _ = run("ls", str(locked), "--json")
     assert (code, {e["name"] for e in listed["entries"]}) == (

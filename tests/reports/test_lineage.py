@@ -160,6 +160,7 @@ def test_equal_models_are_the_same(base: Arrays) -> None:
     assert [(row.name, row.above) for row in report.tree] == [("base", None), ("copy", "base")]
 
 
+@pytest.mark.costly
 def test_bare_weights_have_the_names_of_the_other_models_config(base: Arrays) -> None:
     wb.quantize("base", "base-q8_0.gguf", "Q8_0")
     wb.convert("base", "dcp", to="dcp")
@@ -211,6 +212,7 @@ def test_a_longer_training_is_related(base: Arrays) -> None:
     assert wb.lineage(["base", "far"]).pairs[0].relation == "related"
 
 
+@pytest.mark.costly
 def test_two_models_that_fit_equally_well_leave_the_parent_unknown(base: Arrays) -> None:
     """After two steps of training no value of 2 bits differs."""
     pytest.importorskip("torch")

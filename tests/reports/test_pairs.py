@@ -56,6 +56,7 @@ def test_both_numbers_are_in_the_error(pairs: Mapping[str, tuple[Path, Path]]) -
     assert "width 64 (gemma3.embedding_length)" in finding.message
 
 
+@pytest.mark.costly
 def test_a_folder_s_projector_needs_one_language_model(pairs: Mapping[str, tuple[Path, Path]], tmp_path: Path) -> None:
     """A projector in a folder is at fault if no language model there has its width."""
     text, wrong = pairs["qwen3-vl"][0], pairs["gemma3"][1]

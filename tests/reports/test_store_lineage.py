@@ -61,6 +61,7 @@ def test_families(store: Path) -> None:
     assert {"oak-q4_0.gguf": "oak", "oak-narrow": "oak", "elm-top": "elm"}.items() <= above.items()
 
 
+@pytest.mark.costly
 def test_the_families_are_those_of_all_pairs(store: Path) -> None:
     """Every relation is the one that `wb lineage` reports of all models together."""
     everything = wb.lineage(sorted(path for path in store.iterdir()))
@@ -87,6 +88,7 @@ def test_only_models_that_are_alike_are_compared(store: Path, monkeypatch: pytes
     assert found.bytes_read < 2 * 1024 * 1024 * len(OAK | ELM)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["RELATED", "SAME_LAYER"])
 def test_both_measures_are_needed(name: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean over layers of one number finds long trainings, layers of any number find pruned models."""
@@ -99,6 +101,7 @@ def test_both_measures_are_needed(name: str, store: Path, monkeypatch: pytest.Mo
     assert_seen(Fault(thresholds, name, 2.0, check), monkeypatch)
 
 
+@pytest.mark.costly
 def test_a_stranger_that_metadata_names_is_a_contradiction(store: Path) -> None:
     (store / "alone" / "README.md").write_text("---\nbase_model: org/elm\n---\n")
     found = lineage_of(store)
@@ -114,6 +117,7 @@ def _damaged(arrays: Arrays, part: str) -> Arrays:
     return {name: np.full_like(v, np.nan) if part in name else v for name, v in arrays.items()}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("part", ["k_proj", "down_proj"])  # read for the groups, read for the pairs
 def test_a_model_with_damaged_values_is_left_out_and_named(part: str, store: Path) -> None:
     folder(store / "oak-broken", _damaged(_tuned(stored(random_model(0)), 4), part))
@@ -140,6 +144,7 @@ def test_a_large_family_is_compared_in_part(store: Path, monkeypatch: pytest.Mon
     assert "more than 3 models" in found.uncompared[0]
 
 
+@pytest.mark.costly
 def test_models_of_one_name_have_their_addresses(store: Path) -> None:
     folder(Path("other/models/oak"), _tuned(stored(random_model(0)), 8))
     found = wb.ls([store, Path("other/models")], lineage=True).lineage
@@ -154,6 +159,7 @@ def test_one_model_alone_has_no_family(tmp_path: Path, capsys: pytest.CaptureFix
     assert "without relatives here: one" in capsys.readouterr().err
 
 
+@pytest.mark.costly
 def test_the_command_prints_trees_and_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", str(store), "--lineage"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -1120,6 +1120,7 @@ def seeds() -> list[bytes]:
     return [m.safetensors(tensors), m.gguf(KEYS | tokens, tensors), *(json.dumps(doc).encode() for doc in texts)]
 
 
+@pytest.mark.costly
 @given(st.data())
 @examples(150)
 def test_any_damage_gives_a_report(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -174,6 +174,7 @@ def test_a_card_alone_needs_no_scan(folder: Path, tmp_path: Path) -> None:
     assert wb.ship("hub", folder, "me/x", output=tmp_path / "README.md").files
 
 
+@pytest.mark.costly
 def test_a_file_that_is_there_stays(folder: Path, hub: WritableHub) -> None:
     hub.commits.append("a" * 40)
     hub.files["README.md"] = b"old"

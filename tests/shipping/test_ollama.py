@@ -194,6 +194,7 @@ def test_names_that_ollama_refuses(gguf: Path, root: Path, name: str) -> None:
     assert not root.exists()
 
 
+@pytest.mark.costly
 def test_a_name_that_is_there_is_kept(gguf: Path, model: Path, root: Path) -> None:
     wb.ship("ollama", gguf, "tiny")
     before = ollama_store.files(root)

@@ -78,6 +78,7 @@ def test_a_proof_of_packaged_files_is_incomplete(kind: str, model: Path, packed:
     assert not any(check.verdict == "different" for check in report.checks)
 
 
+@pytest.mark.costly
 def test_only_unquantized_models_are_called_so(gguf: Path, model: Path, tmp_path: Path) -> None:
     wb.quantize(gguf, tmp_path / "q8.gguf", "Q8_0")
     wb.pack(tmp_path / "q8.gguf", tmp_path / "packed.gguf")

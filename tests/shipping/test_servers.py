@@ -171,6 +171,7 @@ def projector(path: Path, width: int, kind: str = "mmproj") -> Path:
 TAKES_A_PROJECTOR = sorted(name for name, target in TARGETS.items() if "mmproj" in target.options)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("form", ["gguf", "model"])
 @pytest.mark.parametrize("target", TAKES_A_PROJECTOR)
 def test_a_projector_is_shipped_or_refused(

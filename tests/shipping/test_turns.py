@@ -145,6 +145,7 @@ def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) 
         render_chats(endless, [Conversation((USER,))])
 
 
+@pytest.mark.costly
 def test_the_environment_is_that_of_transformers() -> None:
     """transformers' own renderer, on templates that use what it adds to jinja2."""
     chat = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -163,6 +164,7 @@ PUBLISHED = [
 ]  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_templates(name: str) -> None:
     """Of llama.cpp's collection; rendered by transformers and by the tests' reader of Go's documentation."""
@@ -179,6 +181,7 @@ def test_published_templates(name: str) -> None:
 DATED = ["meta-llama-Llama-3.2-3B-Instruct", "Mistral-Small-3.2-24B-Instruct-2506", "openai-gpt-oss-120b"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", DATED)
 def test_published_templates_with_a_date(name: str) -> None:
     template = (tree.require() / "models" / "templates" / f"{name}.jinja").read_text()
@@ -201,6 +204,7 @@ REFUSED_PUBLISHED = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", REFUSED_PUBLISHED)
 def test_the_published_templates_that_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=REFUSED_PUBLISHED[name]):

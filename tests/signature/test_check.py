@@ -184,6 +184,7 @@ SIGNERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("named", SIGNERS, ids=str)
 def test_a_signer_must_be_named(model: Path, key: Path, named: dict[str, Any]) -> None:
     with pytest.raises(wb.errors.UsageError, match=r"named|trust"):

@@ -66,6 +66,7 @@ def test_every_code_of_a_pickle_is_raised_by_a_file_of_that_rule(code: PickleFau
     assert all(scanner.RULES_OF[code] in case.rules for case in found)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["zip", "pickle"])
 def test_other_words_give_the_same_rules(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = ZIPS if kind == "zip" else PICKLES

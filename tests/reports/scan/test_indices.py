@@ -171,6 +171,7 @@ def _random_compressed(rng: random.Random) -> Any:
     return compressed(layout, starts, [*places], size, block)
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 def test_torch_finds_the_same_wrong() -> None:
     rng = random.Random(11)

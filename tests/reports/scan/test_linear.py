@@ -82,6 +82,7 @@ def _gap(count: int) -> bytes:
     return data[:start] + gap + data[start : end + 16] + moved + data[end + 20 :]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("make", [_shared, _gap], ids=["members that share a header", "headers in each other's names"])
 def test_what_shares_bytes_costs_no_more_than_its_own(make: Callable[[int], bytes]) -> None:
     """Calls and memory, over inputs that double. Whatever isn't scanned is reported."""

@@ -36,6 +36,7 @@ def _classes() -> Iterator[tuple[str, str]]:
     yield from sorted({*CALLS, *VALUES})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("copying", COPYING, ids=".".join)
 def test_only_proven_classes_are_reconstructed(copying: tuple[str, str]) -> None:
     """numpy.memmap, as base and as class, opens the file that its state names."""

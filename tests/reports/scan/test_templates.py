@@ -155,6 +155,7 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.recursive(TEXTS | OTHERS, _larger, max_leaves=6)
 
 
+@pytest.mark.costly
 @given(EXPRESSIONS)
 @examples(1500)
 def test_an_expression_without_a_finding_is_among_what_it_may_be(expression: str) -> None:
@@ -163,6 +164,7 @@ def test_an_expression_without_a_finding_is_among_what_it_may_be(expression: str
         assert covers(abstract(expression), actual), (actual, abstract(expression))
 
 
+@pytest.mark.costly
 def test_what_is_drawn_is_mostly_something() -> None:
     made: list[bool] = []
 
@@ -195,6 +197,7 @@ EXCEPTIONS = {
 }
 
 
+@pytest.mark.costly
 def test_published_templates_are_silent() -> None:
     loud = {}
     for name, text in published().items():
