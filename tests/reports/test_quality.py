@@ -78,6 +78,7 @@ def test_the_same_whatever_the_threads(folder: Path, report: QualityReport) -> N
     assert again == report
 
 
+@pytest.mark.usefixtures("report")  # which writes out.gguf
 def test_another_model_is_named(folder: Path) -> None:
     with pytest.raises(UsageError, match="not the same model"):
         weighbridge.compare_quantized(folder / "dense.gguf", folder / "out.gguf")
