@@ -11,7 +11,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.errors import UsageError
 from weighbridge.base.gc_pause import paused
 from weighbridge.conversion.gguf.loadable import check_loadable
 from weighbridge.conversion.options import (
@@ -88,9 +87,6 @@ def _build(
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
     folder = folder or kind in WEIGHTS or (isinstance(options, ShardOptions) and options.sharded)
-    if isinstance(options, GgufOptions) and options.with_mmproj and not folder:
-        hint = "a slash at the end of DST names a folder: wb convert SRC DST/ --to gguf --with-mmproj"
-        raise UsageError("--with-mmproj writes two files, so DST must be a folder", hint=hint)
     check_target(path, (*model.place.files, *draft.sources), folder)
     draft.stem = stem_of(path, model, kind)
     options = _mlx_sharded(options) if isinstance(options, MlxOptions) and not options.sharded else options
