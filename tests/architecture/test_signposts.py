@@ -53,7 +53,7 @@ def texts() -> tuple[Text, ...]:
     found = []
     for path in tracked:
         if path.suffix == ".py":
-            lines = [tuple(t) for t in house.texts(path) if t.comment or t.text.startswith('"""')]
+            lines = [(t.line, t.text) for t in house.texts(path) if t.comment or t.text.startswith('"""')]
         elif path.suffix == ".md":
             lines = list(enumerate(path.read_text("utf-8").splitlines(), 1))
         else:

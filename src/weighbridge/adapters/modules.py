@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.adapters.cuda import is_cuda, to_devices
 from weighbridge.adapters.torch import BY_TORCH
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.tensors.nodes import LogicalTensor, as_node
 from weighbridge.tensors.prefetch import prefetch_behind
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from weighbridge.adapters.remote.extra import package
 from weighbridge.adapters.torch import BY_TORCH
 from weighbridge.base.dtypes import BY_NAME, BY_NUMPY, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec, c_strides
 from weighbridge.base.state import Kind, Ordered, Ref, extent, path_of, too_deep
 from weighbridge.tensors.nodes import Const, Node

@@ -12,12 +12,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.page_cache import BLOCK, DirectReader
 from weighbridge.tensors.nodes import LogicalTensor, Stored
 

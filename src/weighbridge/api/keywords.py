@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from weighbridge.base.options import GivenOptions, ProgressKeyword, option
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.extraction.options import ExtractOptions
 from weighbridge.conversion.merging.options import MergeOptions
 from weighbridge.conversion.options import (

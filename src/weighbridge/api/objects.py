@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -11,6 +10,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import UnknownNameError, plural
 from weighbridge.conversion.options import Path
 from weighbridge.models.names import tensors_named, unnamed

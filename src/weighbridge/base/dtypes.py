@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.plugins import BLOCK_TYPES, plugins
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import suggest
 
 

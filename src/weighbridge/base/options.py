@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from functools import wraps
 from inspect import BoundArguments, Parameter, Signature, signature
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 
 _KEY: Final = "option"
 

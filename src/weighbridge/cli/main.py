@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
 from types import FrameType, MappingProxyType
@@ -27,6 +26,7 @@ import click
 from weighbridge import __version__
 from weighbridge.base.errors import LeftoverWarning, WeighbridgeError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import click_options
 from weighbridge.cli.render import SCREEN, clean, echo, os_words, print_error, warn
 

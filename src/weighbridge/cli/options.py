@@ -4,7 +4,7 @@ help, and passes a command those that were given as one object."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, make_dataclass
+from dataclasses import Field
 from functools import wraps
 from types import MappingProxyType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -13,6 +13,7 @@ import click
 
 from weighbridge.base import options as declarations
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 
 # Sections that every help ends with.
 _LAST: Final = {"Source": 1, "Writing": 2, "Output": 3, "Global options": 4}
@@ -69,7 +70,7 @@ def command(
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """A command of `group` whose function gets its arguments, and `options`: an object of all the classes `kinds`.
     `changed`: settings of click by option."""
-    kind = kinds[0] if len(kinds) == 1 else make_dataclass("Options", (), bases=kinds, frozen=True, kw_only=True)
+    kind = kinds[0] if len(kinds) == 1 else dataclass(frozen=True, kw_only=True)(type("Options", kinds, {}))
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         arguments = [param.name for param in getattr(function, "__click_params__", ())]

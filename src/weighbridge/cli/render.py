@@ -9,7 +9,6 @@ and json only to print JSON.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import re
@@ -18,6 +17,8 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TextIO
+
+from weighbridge.base.records import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +42,7 @@ STYLES: Final = {
 }
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class Screen:
     """The user's settings for output, one per process. The group's options set them. `spooled`: the temporary copy of
     standard input, shown as `-`."""

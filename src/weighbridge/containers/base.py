@@ -6,7 +6,7 @@ index or raises a FormatError, in time linear in the header.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from weighbridge.base.dtypes import DType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec, spec_of
 from weighbridge.io.source import Source
 

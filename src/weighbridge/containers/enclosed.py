@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.format import Format
 from weighbridge.containers.opening import format_of

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property
 from importlib import import_module
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from weighbridge.base.dtypes import BY_NAME, F32, F64, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.plugins import failed, guard, is_own
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Finding, Index, Layout, Region
 from weighbridge.containers.sniff.probe import Hit, Probe

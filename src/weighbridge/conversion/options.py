@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
@@ -18,6 +18,7 @@ from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.options import flag, option, options_of
+from weighbridge.base.records import dataclass
 from weighbridge.containers.formats import GRAPHS
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.io.options import JobsOptions, OverwriteOptions

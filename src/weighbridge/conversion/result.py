@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import check_globs
 from weighbridge.conversion.options import ShardOptions, SliceOptions, TargetOptions, WriteOptions
 from weighbridge.conversion.plan.build import build

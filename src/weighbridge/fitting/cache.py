@@ -10,12 +10,12 @@ Sizes are those of the backend's buffers, without the alignment of each buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BY_NAME, F16, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
+from weighbridge.base.records import dataclass
 from weighbridge.fitting.rules import rules
 
 #: Cells are allocated in multiples of this (`llama_kv_cache::get_padding`).

@@ -8,9 +8,9 @@ elements per token for most architectures (llamacpp.toml lists the exceptions).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.fitting.cache import ArchitectureKeys, CacheMemory, CacheModel, RunSettings
 from weighbridge.fitting.rules import rules

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -20,6 +19,7 @@ import msgspec
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import GIB, MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.page_cache import available_memory
 
 #: Memory of the driver and the runtime (Ollama's `MinimumMemory`), and the memory that `--fit-target` leaves free.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.pair import check_pair

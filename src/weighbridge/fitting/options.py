@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.fitting.runtimes import RUNTIMES
 from weighbridge.models.model import ConfigOptions
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.dtypes import F16, DType
+from weighbridge.base.records import dataclass
 from weighbridge.fitting.cache import CacheModel, RunSettings, cache_memory, cache_of, row_bytes
 from weighbridge.fitting.weights import gguf_model
 from weighbridge.models.model import OpenModel

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.fitting.cache import CacheMemory
 from weighbridge.fitting.rules import rules

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.conversion.quantize import ftypes

@@ -8,11 +8,12 @@ Sources: llama.cpp b11549; Ollama fb30760; vLLM 0.33.0 (config/cache.py, v1/core
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.fitting.cache import CacheMemory, CacheModel, CacheRow, RunSettings, cache_memory, padded
 
 _VLLM_BLOCK, _MLX_STEP = 16, 256

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from weighbridge.base.dtypes import BF16, F16, F32, Kind
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec, spec_of, without_leading_ones
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes

@@ -9,10 +9,10 @@ write requests. S3 accepts at least 5,500 reads and 3,500 writes per second for 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 
 #: Bytes per read request, and per part of an upload.
 REQUEST: Final = 16 * MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any, Final
@@ -13,6 +13,7 @@ import msgspec
 
 from weighbridge import __version__
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 
 #: The limits of a batch: small files share a task and a record, a large file has separate ones.
 BATCH_ITEMS: Final = 256

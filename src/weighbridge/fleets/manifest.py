@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import Final
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.fleets.job import Item, ItemBatch, Job, batches, canonical
 from weighbridge.io.sink import Records
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from weighbridge.base.errors import RefusedError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.merging.sources import RECIPES
 from weighbridge.fleets.costs import HEADER
 from weighbridge.fleets.job import Item, Job

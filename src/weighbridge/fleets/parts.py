@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.containers import by_target
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.conversion.plan.model import Plan

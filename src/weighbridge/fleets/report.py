@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from typing import Any, Final
 
 from weighbridge.adapters import parquet
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.fleets.costs import DEFAULT_TERMS, Load, Terms, item_cost
 from weighbridge.fleets.job import canonical, parse

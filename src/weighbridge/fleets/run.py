@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from typing import Any
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError
+from weighbridge.base.records import dataclass
 from weighbridge.fleets.costs import DEFAULT_TERMS, Estimate, Load, Terms, estimate
 from weighbridge.fleets.job import Item, ItemBatch, Job
 from weighbridge.fleets.manifest import FleetManifest, open_manifest, write_manifest

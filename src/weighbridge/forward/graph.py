@@ -10,7 +10,6 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal
@@ -18,6 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.providers.config import ModelConfig
 

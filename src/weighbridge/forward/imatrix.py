@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.quantize import imatrix as matrices
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.forward.column_sums import ColumnSums

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from weighbridge.base.options import ProgressKeyword, option
+from weighbridge.base.records import dataclass
 from weighbridge.io.options import OverwriteOptions
 from weighbridge.models.model import SourceOptions
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import numpy as np
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.containers.formats import LOGITS_MAGIC
 from weighbridge.containers.ggml.logits import LogitsHeader
 from weighbridge.forward.computed import ComputedModel

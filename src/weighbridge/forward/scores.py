@@ -7,11 +7,12 @@ take all positions for independent, as llama-perplexity's do. Both models read t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weighbridge.base.records import dataclass
 
 Doubles = NDArray[np.float64]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from weighbridge.adapters.chat.template import render_each
 from weighbridge.adapters.encoding import TextEncoder
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.forward.options import TextOptions
 from weighbridge.models.model import OpenModel

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 
 _WRITING: Final = "Writing"
 # More threads gain nothing: the disk bounds a conversion, and each thread holds slabs.

@@ -11,13 +11,14 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import BF16, BY_NAME, U8, U32
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index, Severity

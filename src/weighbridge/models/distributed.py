@@ -10,12 +10,13 @@ tensor that needs it is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_FINDINGS, SLAB
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec, c_strides
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index

@@ -23,7 +23,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, overload
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, overload
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
 from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS

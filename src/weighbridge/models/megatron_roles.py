@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped

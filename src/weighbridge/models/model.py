@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -21,6 +21,7 @@ from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, MIB, TOKENIZER_JSON
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source, prepare

@@ -10,12 +10,12 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import StoredPath, open_source
 
 #: Bytes of a Modelfile. It is written by hand; templates and licences are its longest parts.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
 from weighbridge.base.dtypes import Kind
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry, Index
 from weighbridge.packings.schema.base import Config, Match

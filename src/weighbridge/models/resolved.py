@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.models.arch.expand import Instance, Sizes
 from weighbridge.models.arch.family import Family

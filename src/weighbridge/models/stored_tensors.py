@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Index
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON, SHARDS
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.safetensors import container as safetensors

@@ -20,7 +20,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +28,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import DIMS, TOKENIZER_JSON
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.base.state import DEPTH, KINDS, Ordered, Ref, extent, path_of, too_deep
 from weighbridge.containers.base import Index

@@ -13,7 +13,7 @@ A function that can't represent a tensor returns the reason as text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, BY_BLOCK, E4M3, E8M0, F16, F32, MXFP8, NVFP4, U8, DType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.base import NoBlockForm, row_ranges

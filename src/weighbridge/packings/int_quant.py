@@ -7,13 +7,13 @@ outputs. (code - zero) is exact in F32, so a value is rounded once; the librarie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import DType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings import ggml_blocks
 from weighbridge.tensors import kernels

@@ -10,7 +10,7 @@ symmetric schemes).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32, U32
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import NoBlockForm, row_ranges
 from weighbridge.packings.int_quant import IntQuant

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weighbridge.base.records import dataclass
 from weighbridge.reports.statistics.tensor import CancelledError, Progress
 
 

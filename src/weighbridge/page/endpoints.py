@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.plain import plain
+from weighbridge.base.records import dataclass
 from weighbridge.page.control import Control
 from weighbridge.page.models import PageModels
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 
 _LINES: Final = 1000  # that are aligned: the time is quadratic

@@ -7,11 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import IMATRIX_DAT

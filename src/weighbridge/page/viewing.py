@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import ProgressKeyword, accepting, option
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.options import Path
 from weighbridge.io.options import OverwriteOptions
 from weighbridge.models.model import FamilyOptions, SourceOptions, StepOptions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import DType, DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import PROVIDER_CACHE
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.base.words import UnknownNameError
 from weighbridge.providers.cache import ByteCache

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from weighbridge.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

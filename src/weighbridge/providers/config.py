@@ -9,10 +9,11 @@ Numbers are those of F32, in which a GGUF keeps them, as their shortest decimals
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config.keys import shortest

@@ -8,11 +8,11 @@ with the reason, or has their joined values with `mixed="decode"`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.providers.dtypes import WeightType, type_of
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, as_node, concat, reshape
 from weighbridge.tensors.slicing import part

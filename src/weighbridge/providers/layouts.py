@@ -16,7 +16,7 @@ A quantized weight changes its layout only if its codes stay and its scales stay
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +27,7 @@ from weighbridge.adapters.numpy import mapped, numpy_dtype
 from weighbridge.adapters.placing import place, reinterpret
 from weighbridge.base.dtypes import F32, U8, U32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.packings import canonical, ggml_blocks
 from weighbridge.packings.schema.affine import NAME as AFFINE_NAME

@@ -10,12 +10,12 @@ from __future__ import annotations
 import collections
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Entry, Region
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import PICKLE_INLINE, PICKLE_READING, SCAN_DEPTH
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.source import Source

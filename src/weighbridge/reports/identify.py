@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, titled
 from weighbridge.containers.formats import ENCLOSING, ORBAX, ORBAX_FORMAT

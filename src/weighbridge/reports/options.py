@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 from weighbridge.base.dtypes import DTypeLike
 from weighbridge.base.options import ProgressKeyword, option
+from weighbridge.base.records import dataclass
 from weighbridge.io.options import JobsOptions
 from weighbridge.models.model import FamilyOptions, StepOptions
 from weighbridge.reports.signature.options import SignatureCheckOptions

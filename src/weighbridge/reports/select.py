@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 
 
 class TensorRow(Protocol):

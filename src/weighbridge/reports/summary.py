@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.models.config.card import read_card, scalar
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tensor_roles import PARTS

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from weighbridge import __version__
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.fitting.quality import quality
 from weighbridge.models.config.card import front_matter, read_card_as_written
 from weighbridge.shipping.measured import MeasuredQuality

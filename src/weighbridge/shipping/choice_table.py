@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import resources
 
 import msgspec
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

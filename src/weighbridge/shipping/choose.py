@@ -10,13 +10,13 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.fitting import devices
 from weighbridge.fitting.report import fit
 from weighbridge.io.location import is_remote

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote import lmstudio
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import StoreWriter
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads

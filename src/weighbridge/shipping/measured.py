@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from weighbridge.base.errors import FormatError, RefusedError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import open_source
 from weighbridge.reports.prove.model import SCHEMA, ProveReport
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from weighbridge.api.writing import plan_convert, plan_merge, plan_quantize
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff.diffusion import architectures

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.result import Progress
 from weighbridge.fitting.options import DeviceOptions
 from weighbridge.io.options import OverwriteOptions

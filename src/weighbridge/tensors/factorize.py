@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.io.workers import Workers
 
 F32Array = NDArray[np.float32]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.tensors.layout_table import LAYOUTS
 from weighbridge.tensors.nodes import (
     LogicalTensor,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 
 _BATCH: Final = 1000  # items per SETITEMS or APPENDS
 _SMALL_TUPLES: Final = (b")", b"\x85", b"\x86", b"\x87")

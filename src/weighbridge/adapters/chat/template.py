@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from weighbridge.adapters.remote.extra import package
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import TEMPLATE_MEMORY, TEMPLATE_OUTPUT, TEMPLATE_SECONDS, TEMPLATE_WAIT
+from weighbridge.base.records import dataclass
 
 _WORKER: Final = Path(__file__).with_name("worker.py")
 _OLDEST: Final = (3, 1, 6)  # older ones have known ways out of the sandbox

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from errno import ENOENT
 from http.client import HTTPException, InvalidURL
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from weighbridge.adapters.remote.connections import SAFE, Answer, Connections, P
 from weighbridge.adapters.remote.wire import Stopped, check_needed, never, rest
 from weighbridge.base.errors import ChangedError, RemoteError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.ranges import CONNECTIONS
 
 _TRY_AGAIN: Final = "check the network and the server, and try again"

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from weighbridge.adapters.remote.extra import check_online, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import RemotePath, StoredPath
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import Source

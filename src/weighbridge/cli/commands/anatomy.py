@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE_OR_TENSOR

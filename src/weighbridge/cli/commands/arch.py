@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
 from weighbridge.models.model import FamilyOptions

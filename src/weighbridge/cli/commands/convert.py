@@ -8,7 +8,6 @@ transformers, `--max-shard-size 5GB` of the Hub, `--split-max-size`, `--split-ma
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Final, cast
@@ -18,6 +17,7 @@ import click
 from weighbridge.api.keywords import ConvertKeywords
 from weighbridge.base.dtypes import DTypeLike
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import Command, command, examples
 from weighbridge.cli.render import SCREEN
 from weighbridge.cli.values import OUTPUT, PATH

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.cli.options import DryRunOptions, command, examples, refuse_others
 from weighbridge.cli.render import (

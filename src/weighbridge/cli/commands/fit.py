@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
 from weighbridge.fitting.options import FitOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
@@ -10,6 +9,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import DryRunOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE_OR_TENSOR, TensorName
 from weighbridge.io.options import OverwriteOptions

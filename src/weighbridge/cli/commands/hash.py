@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
 from weighbridge.base.plain import plain
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.render import Progress, clean, echo, emit_json, is_terminal, warn, write_bytes
 from weighbridge.cli.values import SOURCE, is_standard_input

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE_OR_TENSOR

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import CommandOptions, command, examples
 from weighbridge.cli.values import SOURCE
 from weighbridge.reports.options import LsOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.api.keywords import QuantizeKeywords
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import command, examples
 from weighbridge.cli.render import Progress
 from weighbridge.cli.values import QuantizeWord

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE
 from weighbridge.io.options import OverwriteOptions

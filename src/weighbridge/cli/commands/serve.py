@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.forms import FormsCommand, chosen
 from weighbridge.cli.options import command, examples
 from weighbridge.cli.values import PATH

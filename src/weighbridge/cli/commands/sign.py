@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import DryRunOptions, command, examples
 from weighbridge.cli.values import PATH
 from weighbridge.reports.signature.options import SignOptions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.cli.options import CommandOptions, command, examples, refuse_others
 from weighbridge.cli.values import SOURCE
 from weighbridge.page.viewing import ExportOptions, ViewOptions

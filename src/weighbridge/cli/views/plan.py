@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.cli.options import DryRunOptions
 from weighbridge.cli.render import (

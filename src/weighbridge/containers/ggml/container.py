@@ -19,13 +19,14 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_GGML, OLD, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import VOCABULARY
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Index, Region, Rule, Severity

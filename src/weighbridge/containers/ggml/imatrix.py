@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import IMATRIX_NAME
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Layout, Slot
 from weighbridge.containers.formats import GGUF_MAGIC

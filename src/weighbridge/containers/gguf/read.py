@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base import limits
 from weighbridge.base.dtypes import TABLE, DType, by_ggml
 from weighbridge.base.errors import FormatError
 from weighbridge.base.native import skip_strings
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf.rules import RULES, Collector, GGUFError

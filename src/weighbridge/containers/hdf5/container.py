@@ -9,13 +9,14 @@ understands is left out, with a finding. Reference: HDF5 File Format Specificati
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.dtypes import TABLE
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, HDF5_OBJECTS
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Index, Region, Rule, Severity
 from weighbridge.containers.frameworks.tensor_list import RULES as COMMON
 from weighbridge.containers.frameworks.tensor_list import TensorList, framed

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Final, Literal
 
 from weighbridge.base.limits import SNIFF_HEAD, ZIP_TAIL
+from weighbridge.base.records import dataclass
 from weighbridge.io.source import Source
 
 Confidence = Literal["certain", "likely", "guess"]

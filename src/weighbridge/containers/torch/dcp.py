@@ -12,7 +12,7 @@ classes of older versions have the same fields.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_READING, SHARDS, SIGNED_64
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Index, Region, Rule, Severity

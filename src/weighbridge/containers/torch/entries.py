@@ -4,12 +4,12 @@ finding, never an error: the others can."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from weighbridge.base.dtypes import DType, swap
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS, SIGNED_64
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec, in_c_order
 from weighbridge.containers.base import CAPPED, Entry, Finding, Index, Region, Severity
 from weighbridge.io.source import BytesSource, FlippedSource, Source, Window

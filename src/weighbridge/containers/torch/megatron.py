@@ -24,7 +24,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import product, starmap
 from types import MappingProxyType
@@ -32,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SHARDS
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index

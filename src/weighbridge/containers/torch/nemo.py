@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES
+from weighbridge.base.records import dataclass
 from weighbridge.containers.archive import tar as tars
 from weighbridge.containers.base import Entry, Index, Region
 from weighbridge.containers.torch import dcp

@@ -12,12 +12,13 @@ Reference: `legacy_load` in torch/serialization.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY, PICKLE_READING
+from weighbridge.base.records import dataclass
 from weighbridge.containers.archive import tar as tars
 from weighbridge.containers.base import Index, Region
 from weighbridge.containers.torch.entries import SourceList, StoragePlace, index_of

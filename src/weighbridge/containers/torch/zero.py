@@ -23,12 +23,12 @@ import math
 import re
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import DIMS, SHARDS, SIGNED_64
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.torch.zero_parts import (

@@ -10,7 +10,6 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -18,6 +17,7 @@ import msgspec
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Index
 from weighbridge.containers.formats import PACKED_KEY, PACKED_SIGN
 from weighbridge.containers.safetensors import container as safetensors

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from weighbridge.base.closeable import Closing, OpenTogether
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import ChangedError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.safetensors.layout import header_bytes
 from weighbridge.containers.wbpack.archive import CHUNK, INDEX, NO_BASE, RECORD, SIZE, BaseFile, is_packed, metadata

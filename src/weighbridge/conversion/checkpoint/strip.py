@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.options import TargetOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan

@@ -7,13 +7,14 @@ import json
 import os
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.edit.headers import changed_span
 from weighbridge.conversion.result import Loss, Progress, Result

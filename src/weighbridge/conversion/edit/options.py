@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.edit.values import Edit
 from weighbridge.io.options import OverwriteOptions
 

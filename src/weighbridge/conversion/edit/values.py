@@ -6,10 +6,10 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import IDS, KV, RANGES, SCALARS, check_type, element_type, infer
 
 

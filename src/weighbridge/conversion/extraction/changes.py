@@ -4,7 +4,7 @@ which an adapter can't hold."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 
 from weighbridge.base.dtypes import BF16, F16, F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.extraction.options import ExtractOptions
 from weighbridge.conversion.merging.folder_view import HF, FolderView
 from weighbridge.conversion.result import Loss, Progress

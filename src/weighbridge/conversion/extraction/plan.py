@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers import target_of
 from weighbridge.conversion import dtype_policy, lora

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.dtypes import dtype as dtype_of
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.gguf.metadata import WEIGHT_TYPES, unquantized
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_nodes

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.gguf.values import Metadata, kvs
 from weighbridge.conversion.gguf.metadata import with_file_type

@@ -6,13 +6,14 @@ Names, parameters and defaults are mergekit's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.tensors.merging import ArceeFusion, Combination, MergeMethod, NearSwap, Sce, TaskVectors
 
 #: The default of a parameter that every model must have.

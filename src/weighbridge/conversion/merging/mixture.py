@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
 from weighbridge.base.closeable import OpenTogether
 from weighbridge.base.dtypes import BF16, F32, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.merging.folder_view import FolderView
 from weighbridge.conversion.merging.methods import random_key
 from weighbridge.conversion.merging.mixture_recipe import GATE_MODES, Expert, MixtureRecipe

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.merging.mixture_targets import targets
 from weighbridge.conversion.merging.recipe import model_of
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.options import Path
 
 _SECTION: Final = "Merging models"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.merging.vocabularies import BASE, UNION, TokenizerRule, TokenSource
 from weighbridge.models.lora.weights import split_weight
 

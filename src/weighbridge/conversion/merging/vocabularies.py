@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.of_model import vocab_of

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.dtypes import F16, DType
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion.plan import probe

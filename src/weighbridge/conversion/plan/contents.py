@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MIB, SLAB
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions

@@ -6,12 +6,13 @@ headers, probes and options: `--dry-run` prints it, `--json` dumps it, tests ass
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from weighbridge.base.closeable import Closing
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding
 from weighbridge.conversion.plan import run as running

@@ -6,12 +6,13 @@ Names, types and order are decided before. These functions only assign offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers import by_target, writable
 from weighbridge.containers.base import Layout, Slot

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError
+from weighbridge.base.records import dataclass
 
 # Choices that are kept at once.
 _KEPT: Final = 1 << 14

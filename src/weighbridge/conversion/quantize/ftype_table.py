@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.ftypes import FILE_TYPES, FileType
+from weighbridge.base.records import dataclass
 
 
 class TypeRule(NamedTuple):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -32,6 +32,7 @@ from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind, by_name
 from weighbridge.base.dtypes import TABLE as SHIPPED_TYPES
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FileType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import suggest, suggest_for_glob
 from weighbridge.conversion.quantize import type_hints

@@ -13,13 +13,14 @@ Reference: tools/quantize/quantize.cpp (load_imatrix), tools/imatrix/imatrix.cpp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.ggml import imatrix as files
 from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, ImatrixForm, ImatrixPart

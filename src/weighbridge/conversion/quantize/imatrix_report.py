@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.adapters.remote.schemes import resolve_path
+from weighbridge.base.records import dataclass
 from weighbridge.containers.ggml.imatrix import ImatrixForm
 from weighbridge.conversion.options import QuantizeOptions
 from weighbridge.conversion.plan.writers import specs

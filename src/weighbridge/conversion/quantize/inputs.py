@@ -9,12 +9,12 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import without_leading_ones
 from weighbridge.base.words import plural, suggest_for_glob
 from weighbridge.containers.gguf.container import KV

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import check_loadable

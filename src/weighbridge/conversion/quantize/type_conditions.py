@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize.ftype_table import TypeRule, table
 from weighbridge.models.llamacpp.candidate import table as loader_table

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.base.words import plural
 from weighbridge.forward.graph import FamilyGraph, Graph, graph_of, table

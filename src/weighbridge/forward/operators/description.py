@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, without_leading_ones
 from weighbridge.base.words import plural
 from weighbridge.forward.graph import Graph

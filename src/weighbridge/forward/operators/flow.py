@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
 import msgspec
 
+from weighbridge.base.records import dataclass
 from weighbridge.forward.graph import FamilyGraph
 
 _TOKEN: Final = re.compile(r"\s*(\+\(|[()|>}-]|<\w+>|@[\w.]+|\w+\{|[\w.]+(?:\[[^\]]*\])?)")

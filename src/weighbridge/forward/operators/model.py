@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 
 SCHEMA: Final = "weighbridge/operator-graph/1"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.forward.operators import flow as flows
 from weighbridge.forward.operators.description import LayerFacts

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import IO, Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F32, I32, U8
 from weighbridge.base.errors import FormatError
 from weighbridge.base.options import Progress
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.forward.column_sums import Matrices
 from weighbridge.forward.computed import ComputedModel

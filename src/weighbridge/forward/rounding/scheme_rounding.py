@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from typing import Final
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.base.options import Progress
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.schemes.plan import Calibrated, ToCalibrate

@@ -20,13 +20,13 @@ import shutil
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
 
 from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import RemotePath
 from weighbridge.io.sink.files import OutFile
 from weighbridge.io.sink.journal import FileRange, Piece

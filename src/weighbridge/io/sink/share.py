@@ -6,11 +6,11 @@ import errno
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.sink.files import CANNOT
 from weighbridge.io.sink.publish import sync_folder
 

@@ -10,13 +10,14 @@ import ast
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, product
 from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import MAPPED_TENSORS
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.layers import slice_bounds

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.config import effective
 from weighbridge.models.arch.derived import filled_in, made

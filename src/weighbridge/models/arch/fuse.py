@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
 from typing import TYPE_CHECKING, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, RoleSlice, TensorSlot, height
 from weighbridge.models.arch.tables.spec import LayoutCall

@@ -5,11 +5,12 @@ the reference converter writes them.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import (
     Expansion,

@@ -15,10 +15,11 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config.card import Card, scalar, scalars

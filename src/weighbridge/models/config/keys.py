@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from msgspec import Struct
 
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.registry import families_of_graph

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import translate
 from functools import cache
 from importlib import resources
@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, toml
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.family import Family

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib.resources import files
@@ -13,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.naming import MappingReport
 from weighbridge.models.arch.registry import family_of_gguf

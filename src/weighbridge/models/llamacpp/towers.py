@@ -7,11 +7,11 @@ A Hugging Face folder holds them next to the language model. llama.cpp has them 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
 from weighbridge.models.llamacpp.candidate import Candidate

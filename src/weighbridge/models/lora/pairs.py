@@ -8,11 +8,11 @@ are stacks of A and of B.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.models.arch.expand import Instance, Sizes, TensorSlot, shape_of
 from weighbridge.models.arch.family import Family

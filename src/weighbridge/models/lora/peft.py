@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.tables.values import number
 from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.model import OpenModel

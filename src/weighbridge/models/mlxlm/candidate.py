@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family

@@ -9,11 +9,11 @@ own columns' group numbers, as in vLLM.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.models.tensor_parallel.partition import Partition, RolePartitioner, Segment, slice_rank

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SHARDS
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 
 #: Metadata keys of a rank's file.

@@ -17,13 +17,13 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
+from weighbridge.base.records import dataclass
 from weighbridge.models.tokenizer.vocab import SPACE, Json
 
 Steps = tuple[str, ...]

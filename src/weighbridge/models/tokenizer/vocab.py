@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Literal
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import VOCABULARY
+from weighbridge.base.records import dataclass
 
 Json = dict[str, Any]
 NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # scores of added tokens and of padding (conversion/base.py)

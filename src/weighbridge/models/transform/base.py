@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry
 from weighbridge.containers.gguf.values import KV, Metadata, kvs

@@ -7,10 +7,11 @@ shape contains the number of experts (a router, its bias).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.expand import TensorSlot
 from weighbridge.models.arch.tables import expression

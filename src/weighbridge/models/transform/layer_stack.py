@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MAPPED_TENSORS
+from weighbridge.base.records import dataclass
 
 _NUMBERED: Final = re.compile(r"(?P<prefix>(?:.*?\.)??)(?P<number>0|[1-9]\d{0,8})\.(?P<rest>.*)", re.ASCII | re.DOTALL)
 _RANGE: Final = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})?)?\s*", re.ASCII)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.kv_tensors import of_graph
 from weighbridge.models.arch.registry import families_of_graph

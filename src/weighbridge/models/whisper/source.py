@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.ggml import container as ggml
 from weighbridge.containers.torch.tree import FORMATS, read_tree

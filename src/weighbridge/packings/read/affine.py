@@ -6,7 +6,7 @@ MLX computes values in the type of the scales. Here they are computed in F32, wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F16, F32, DType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings import ggml_blocks
 from weighbridge.packings.base import row_ranges

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.schema.base import Match

@@ -9,7 +9,7 @@ ggml's MXFP4 and NVFP4 hold the same codes and scales in a different order. A bl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import NVFP4, DType, MicroscaledType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import row_ranges
 from weighbridge.packings.schema.base import Match

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read import microscaled, scaled_float

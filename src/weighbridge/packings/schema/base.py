@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 from types import MappingProxyType
@@ -27,6 +26,7 @@ import msgspec
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec
 
 #: The config key for the metadata of the weights file, in which torchao describes its tensors.

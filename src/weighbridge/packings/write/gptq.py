@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base.records import dataclass
 from weighbridge.packings.write.packers import as_bytes, rounded
 from weighbridge.packings.write.rounding import IntParameters, RoundToIntQuant
 from weighbridge.tensors.nodes.base import Bytes

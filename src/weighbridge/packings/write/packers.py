@@ -9,7 +9,7 @@ computed by itself costs only its share.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_BLOCK, BY_NAME, E4M3, F32, MICROSCALED, U8, U32, DType, MicroscaledType
 from weighbridge.base.errors import RefusedError, UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.schema.affine import AFFINE
 from weighbridge.tensors import kernels, nodes

@@ -14,7 +14,7 @@ transformers (5.23, `Fp8Quantize`) multiplies by 448 / amax instead of dividing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, E4M3, F16, F32, MXFP4, MXFP8, NVFP4, U8, DType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.write.packers import as_bytes, finite, peaks, rounded
 from weighbridge.tensors import kernels

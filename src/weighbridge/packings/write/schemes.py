@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 
 from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.canonical import IntQuantMatrix, MicroscaledMatrix, ScaledFloatMatrix, SubtractModulo
 from weighbridge.packings.schema.awq import AWQ

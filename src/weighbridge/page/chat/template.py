@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from weighbridge.adapters.chat import template as templates
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.page.chat.conversations import CONVERSATIONS
 from weighbridge.page.chat.tokens import special_tokens

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.models.tokenizer import TokenType, Vocab
 
 SCHEMA: Final = "weighbridge/vocabulary/1"

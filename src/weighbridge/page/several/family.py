@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.options import Progress
+from weighbridge.base.records import dataclass
 from weighbridge.models.model import OpenModel
 from weighbridge.reports.lineage.model import APART, LineageModel, LineageReport
 from weighbridge.reports.lineage.report import relate_models

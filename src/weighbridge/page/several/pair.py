@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.models.tokenizer import Vocab
 from weighbridge.models.tokenizer.compare import vocab_differences
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tensor_roles import canonical_role
 from weighbridge.reports.diff.report import View, common_views, comparable

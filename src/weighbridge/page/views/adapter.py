@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.models.lora.forms import adapter_form
 from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.lora.resolve_experts import scaled_alike

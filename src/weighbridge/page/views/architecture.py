@@ -4,9 +4,9 @@ after them. A box is a role of the family's table, with the sizes and types foun
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry
 from weighbridge.models.model import OpenModel

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -16,6 +15,7 @@ from weighbridge.base import gc_pause
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import VIEW_BYTES
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Index, Region
 from weighbridge.containers.formats import DISTRIBUTED_DATA
 from weighbridge.containers.opening import format_of

@@ -7,7 +7,6 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -16,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.tables.schema import KeyEntry

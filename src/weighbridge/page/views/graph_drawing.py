@@ -6,9 +6,10 @@ Coordinates are CSS pixels; y grows downwards. The widths of texts are estimated
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.forward.operators.model import Arrangement, GraphStage, Operator, OperatorEdge
 

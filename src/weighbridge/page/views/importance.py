@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, read
 from weighbridge.io.source import Source

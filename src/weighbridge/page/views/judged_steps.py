@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import PICKLE_READING
+from weighbridge.base.records import dataclass
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 from weighbridge.base import gc_pause
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.limits import VIEW_DETAIL, VIEW_REGIONS
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index, Region
 from weighbridge.containers.frameworks.tensor_list import tiled_whole

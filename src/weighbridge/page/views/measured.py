@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,6 +14,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.quantize.plan import SCHEMA as PLANS
 from weighbridge.forward.quality import SCHEMA as PREDICTIONS
 from weighbridge.io.location import open_source, path_text

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import PICKLE_READING, VIEW_MEMO, VIEW_STEPS
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.opening import format_of
 from weighbridge.io.location import open_source, path_text

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from weighbridge.base import gc_pause
+from weighbridge.base.records import dataclass
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tensor_roles import PARTS
 from weighbridge.reports.survey import Survey, survey

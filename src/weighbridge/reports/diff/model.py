@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from typing import Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.reports.lineage.model import LineagePair
 
 SCHEMA: Final = "weighbridge/diff/1"

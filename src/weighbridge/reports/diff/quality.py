@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.workers import Workers
 
 if TYPE_CHECKING:

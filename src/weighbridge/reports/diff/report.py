@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
@@ -21,6 +21,7 @@ from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.base.options import Progress, accepting
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.io.workers import Workers

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON
+from weighbridge.base.records import dataclass
 from weighbridge.io.digest import GIT
 from weighbridge.io.location import open_source
 from weighbridge.models.jsonfile import decode

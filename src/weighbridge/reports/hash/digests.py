@@ -15,7 +15,6 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +25,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.options import Progress, accepting
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.io.digest import GIT, git_hasher, update
 from weighbridge.io.location import open_source, path_text

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.models.model import OpenModel
 from weighbridge.reports import sidecars
 

@@ -5,7 +5,6 @@ GGUF's metadata or the JSON files of a folder, with the same terms for both. Rea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard
@@ -14,6 +13,7 @@ import msgspec
 
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import RemotePath
 from weighbridge.models.arch.size_keys import SIZE_KEYS
 from weighbridge.reports import sidecars

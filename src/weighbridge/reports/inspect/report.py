@@ -13,7 +13,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from weighbridge.base.dtypes import BY_NAME, F32, OLD, U32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import check_globs, plural
 from weighbridge.containers.base import Entry, Finding, Index, Severity
 from weighbridge.io.inflate import InflateSource

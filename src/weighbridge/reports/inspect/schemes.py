@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import MICROSCALED, Kind
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import ranges
 from weighbridge.containers.base import Entry
 from weighbridge.models.parameter_count import Count

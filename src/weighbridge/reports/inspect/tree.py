@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
 from weighbridge.base import gc_pause
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import ranges
 from weighbridge.reports.inspect.runs import runs
 

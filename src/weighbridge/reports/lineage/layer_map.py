@@ -4,10 +4,10 @@ repeated, or shared with a third model."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural, ranges
 from weighbridge.reports.lineage import thresholds
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from weighbridge.base.records import dataclass
 
 SCHEMA: Final = "weighbridge/lineage/1"
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.models.tensor_roles import TensorRole, canonical_role, unknown_role
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.prove.bounds import cost

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.models.model import SourceOptions
 from weighbridge.models.open import open_model
 from weighbridge.reports.lineage import thresholds

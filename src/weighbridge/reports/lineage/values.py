@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from weighbridge.base.records import dataclass
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, spread
 from weighbridge.reports.lineage.sampling import Place, Sample, Sampler, float_type, is_lossy

@@ -8,12 +8,12 @@ weights with a common scale in a packed tensor (MLX, GPTQ, AWQ ...).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import Field, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Entry
 from weighbridge.models.model import OpenModel
 from weighbridge.reports import tensor_path

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weighbridge.base.dtypes import DType, Kind
+from weighbridge.base.records import dataclass
 
 if TYPE_CHECKING:
     from weighbridge.packings.int_quant import IntQuant

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
+
+from weighbridge.base.records import dataclass
 
 SCHEMA: Final = "weighbridge/prove/1"
 Verdict = Literal["same", "different", "not-checked"]

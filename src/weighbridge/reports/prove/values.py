@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.options import Progress
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.reports.diff.model import TensorChange
 from weighbridge.reports.diff.report import Comparison, compare

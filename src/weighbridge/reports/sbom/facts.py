@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.io.digest import GIT
 from weighbridge.io.filesystem import cached_repository
 from weighbridge.io.location import RemotePath

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -13,6 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from weighbridge.base.records import dataclass
 from weighbridge.models.config.card import scalar, scalars
 
 Limit = Literal["noncommercial", "no-derivatives", "share-alike", "own-terms"]

@@ -15,11 +15,12 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import Progress, ProgressKeyword, accepting, option
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.io.location import RemotePath, path_text

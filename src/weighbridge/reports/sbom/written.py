@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import Progress
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.io.sink import check_target, write_file

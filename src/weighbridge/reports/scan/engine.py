@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import Final
 
@@ -21,6 +21,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import SCAN_FILES, SCAN_IN_MEMORY, SNIFF_HEAD
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import is_remote, open_source, path_text
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.options import ScanOptions

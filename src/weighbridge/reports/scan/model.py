@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from importlib.resources import files
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from weighbridge.base.limits import (
     SCAN_PASSES,
     SCAN_SHOWN,
 )
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.io.source import Source
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,6 +15,7 @@ import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SIGNATURE_SIZE
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import open_source
 
 _T = TypeVar("_T")

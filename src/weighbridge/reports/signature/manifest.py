@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import SIGNED_FILES
 from weighbridge.base.options import Progress
+from weighbridge.base.records import dataclass
 from weighbridge.reports.hash.digests import Tally, hash_range, map_parallel
 
 #: Paths that model_signing ignores unless configured otherwise (1.1.1, `hashing.Config.hash`).

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import flag
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import check_local
 from weighbridge.reports.signature.options import NEED_SIGNATURE, SignatureCheckOptions
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 from weighbridge.base.options import ProgressKeyword, option
+from weighbridge.base.records import dataclass
 from weighbridge.io.options import JobsOptions, OverwriteOptions
 
 Path = str | os.PathLike[str]

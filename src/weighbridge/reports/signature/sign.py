@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -15,6 +15,7 @@ from weighbridge.adapters.signing import certificates, ec_keys, keyless
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import SIGNED_FILES
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.io.location import check_local, path_text
 from weighbridge.io.sink import check_target, write_file

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.containers.base import Entry
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import node_builder

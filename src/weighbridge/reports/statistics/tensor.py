@@ -6,11 +6,12 @@ tensor_statistics(model, "blk.0.attn_q.weight") -> TensorStatistics
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.models.model import OpenModel
 from weighbridge.reports import tensor_path
 

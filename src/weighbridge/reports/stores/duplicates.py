@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from weighbridge.base.records import dataclass
 from weighbridge.io.sink.share import SharedFile, share
 from weighbridge.reports.stores.files import StoreFile, same_size, store_files, total
 from weighbridge.reports.stores.forms import Forms, forms_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.adapters.remote import ollama
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.reports.stores.files import StoreFile
 from weighbridge.reports.stores.places import HUB, StorePlace
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.adapters.remote import ollama
 from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.base.records import dataclass
 from weighbridge.io.location import RemotePath
 from weighbridge.models.locate import locate, models_in
 from weighbridge.reports.inspect.report import inspect

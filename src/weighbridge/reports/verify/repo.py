@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -18,6 +18,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON, SHARDS
+from weighbridge.base.records import dataclass
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index, Severity
 from weighbridge.containers.formats import DFLOAT11, ORBAX

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.options import accepting
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.io.location import path_text

@@ -5,7 +5,6 @@ scales of quantized blocks, tensors that are all zero or end in a long run of ze
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SLAB, ZERO_RUN
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Finding, Severity
 from weighbridge.containers.zero_tail import FRESH

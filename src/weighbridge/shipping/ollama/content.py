@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote.ollama import MEDIA as MANIFEST
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.models.modelfile import SETTINGS, Instruction, referred, write_modelfile
 from weighbridge.shipping.model import GgufParts, companion
 from weighbridge.shipping.ollama.turns import translate

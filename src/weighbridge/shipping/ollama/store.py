@@ -8,12 +8,13 @@ types/model/config.go; https://docs.ollama.com.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.adapters.remote import ollama as store
 from weighbridge.base.errors import FormatError, RefusedError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.conversion.result import Progress
 from weighbridge.io.digest import digest_of
 from weighbridge.io.location import open_source

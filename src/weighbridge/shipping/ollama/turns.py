@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Final, NamedTuple
 
 from weighbridge.adapters.chat.template import Conversation, RenderedChat, render_chats
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.shipping.ollama import dates
 
 Messages = tuple[tuple[str, str], ...]

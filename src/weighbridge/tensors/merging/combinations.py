@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.tensors.merging.base import Band, Bands, F32Array, MergeMethod, total
 
 Gram = NDArray[np.float64]  # [..., n, n]

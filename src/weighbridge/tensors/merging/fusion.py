@@ -6,11 +6,11 @@ The definitions are those of mergekit 0.1 (nearswap.py, arcee_fusion.py); quanti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 
+from weighbridge.base.records import dataclass
 from weighbridge.tensors.merging.base import Band, Bands, F32Array, MergeMethod
 from weighbridge.tensors.merging.order import cutoffs
 

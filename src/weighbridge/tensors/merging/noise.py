@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from weighbridge.base.records import dataclass
 from weighbridge.tensors.merging.base import Band, F32Array, MergeMethod
 from weighbridge.tensors.merging.task_vectors import draws
 

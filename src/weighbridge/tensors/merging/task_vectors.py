@@ -5,13 +5,13 @@ random masks: theirs depend on the order of the process, ours on seed, model, te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base.records import dataclass
 from weighbridge.tensors.merging.base import Band, Bands, F32Array, MergeMethod, total
 from weighbridge.tensors.merging.order import Cutoff, cutoffs
 

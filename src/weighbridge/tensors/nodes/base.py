@@ -18,7 +18,6 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import ClassVar, NamedTuple
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.io.source import Source
 from weighbridge.tensors import kernels

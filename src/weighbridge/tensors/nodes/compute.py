@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.base.records import dataclass
 from weighbridge.tensors import bits, kernels, refining
 from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, borrow
 from weighbridge.tensors.nodes.quantized import aligned_values

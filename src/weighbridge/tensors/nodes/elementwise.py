@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from weighbridge.base.dtypes import F16
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow

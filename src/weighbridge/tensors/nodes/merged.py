@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.merging import Band, MergeMethod
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Protocol
 
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
 from weighbridge.tensors.scratch import scratch_buffers

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.plugins import guard
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
 

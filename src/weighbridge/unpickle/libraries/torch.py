@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_NAME, PICKLE_PLAIN
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.unpickle.libraries import numpy as numpy_calls
 from weighbridge.unpickle.libraries.torch_calls import CLASSES, EMBEDDED, KNOWN, NAMES, interpret

@@ -11,10 +11,10 @@ whatever the third pickle declares. Reference: `_legacy_load` in torch/serializa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.records import dataclass
 from weighbridge.io.source import Source
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import Global, Persistent, preview

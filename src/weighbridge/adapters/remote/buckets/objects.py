@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from weighbridge.adapters.remote.extra import package
 from weighbridge.adapters.remote.http import Retrier, TransientError, bare_etag, changed
 from weighbridge.adapters.remote.wire import abandonable, check_needed, never
 from weighbridge.base.errors import RemoteError
+from weighbridge.base.records import dataclass
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import Source
 

@@ -11,7 +11,7 @@ searched if no shipped family matches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.tables.schema import WrapperEntry
 from weighbridge.models.arch.tables.short_forms import Document, overlaid, parse, shared
 from weighbridge.models.arch.tables.validate import convert, nearest_word

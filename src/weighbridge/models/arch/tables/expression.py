@@ -26,12 +26,12 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.models.arch.tables.values import Config, integer, one_value
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.schema import LayerSetEntry

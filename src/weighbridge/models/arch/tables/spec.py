@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, reduce
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.schema import (
     ArchitectureEntry,

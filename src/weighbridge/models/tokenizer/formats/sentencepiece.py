@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import VOCABULARY
+from weighbridge.base.records import dataclass
 
 NAME: Final = "tokenizer.model"
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5

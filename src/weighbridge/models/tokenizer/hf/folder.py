@@ -5,7 +5,7 @@ decoding, so large parts (260,000 tokens, 500,000 merges) need no second pass.""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Annotated, Any, Final, TypeVar
@@ -15,6 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.registry import families_of_class
 from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.jsonfile import decode

@@ -26,10 +26,11 @@ Deliberate corrections of the reference:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks, sentencepiece

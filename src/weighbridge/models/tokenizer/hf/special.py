@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JSON_DEPTH
+from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.models.tokenizer.hf.folder import PostProcessor, TemplatePiece, TokenizerFolder, content
 from weighbridge.models.tokenizer.vocab import ChatTemplate, Json, Vocab, VocabKind

@@ -20,10 +20,11 @@ import binascii
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.records import dataclass
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import sentencepiece
 from weighbridge.models.tokenizer.hf.added import (

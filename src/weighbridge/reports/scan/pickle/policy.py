@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from weighbridge.base.records import dataclass
 from weighbridge.reports.scan.model import RULES, Part, ScanFinding, ScanVerdict, Use, escape
 from weighbridge.reports.scan.names import harm_of
 from weighbridge.reports.scan.pickle import denylist

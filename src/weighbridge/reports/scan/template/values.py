@@ -15,11 +15,12 @@ ANY       any Python object
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any, Final
+
+from weighbridge.base.records import dataclass
 
 NUMBER, DATA, TEXT, BEGUN, METHOD, OBJECT, SPACE, NESTED, DERIVED, ANY = (1 << n for n in range(10))
 #: Names of frames, code and generators, which the sandbox blocks as well (jinja2.sandbox).

@@ -9,8 +9,10 @@ An alias is the same object as its anchor's value, so the size of the result is 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
+
+from weighbridge.base.records import dataclass
 
 _DEPTH: Final = 100  # real files nest below 20; PyYAML's own composer recurses
 _TRUE: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
