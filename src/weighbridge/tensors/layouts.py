@@ -35,9 +35,11 @@ from weighbridge.tensors.nodes import (
     normalize_rows,
     pairwise,
     reshape,
+    round_ternary,
     scaled,
     shift,
     slice_rows,
+    spread_ternary,
     transpose,
     zeros,
 )
@@ -334,6 +336,21 @@ class UnitRows:
 
     def undo(self, node: T) -> T:
         return node
+
+
+@dataclass(frozen=True, slots=True)
+class Ternary:
+    """A matrix that the model rounds at run time to three values, minus the mean magnitude, 0 and the mean (Hugging
+    Face's BitNet) <-> rounded (ggml). `undo` makes the values larger, so that the model rounds them to those of ggml
+    within 2^-22."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return round_ternary(node)
+
+    def undo(self, node: T) -> T:
+        return spread_ternary(node)
 
 
 @dataclass(frozen=True, slots=True)

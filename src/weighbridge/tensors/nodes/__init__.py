@@ -21,8 +21,10 @@ from weighbridge.tensors.nodes.builders import (
     pack_with_global,
     pairwise,
     rescale_rows,
+    round_ternary,
     scaled,
     shift,
+    spread_ternary,
     transcode,
     upgrade_blocks,
 )
@@ -93,6 +95,6 @@ __all__ = [
     "UnpackBits", "UpgradeBlocks", "abs_max", "apply_function", "as_bytes", "as_node", "bitcast", "cast", "codes",
     "concat", "const", "decode", "flat_range", "gather", "is_plain", "is_stored_as", "low_rank", "needs_decoding",
     "normalize_rows", "pack", "pack_with_global", "packed_in", "pairwise", "provisional", "rescale_rows", "reshape",
-    "scaled", "shift", "slice_rows", "stack", "storage_name", "stored_bytes", "strided", "swap_bytes", "transcode",
+    "round_ternary", "scaled", "shift", "slice_rows", "spread_ternary", "stack", "storage_name", "stored_bytes", "strided", "swap_bytes", "transcode",
     "transpose", "upgrade_blocks", "walk", "zeros",
 ]  # fmt: skip
