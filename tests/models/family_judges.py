@@ -401,6 +401,8 @@ def _wanted(model: str, dialect: str, name: str) -> Node:
             given[:] = 1
         elif name.endswith(second):
             given *= _nodes(model)[name.removesuffix(second) + first].read_all().view("<f4")
+    if dialect == "gguf" and name.endswith(CASES[model].zero_mean):
+        given -= given.mean(dtype=np.float64).astype(np.float32)
     for end, count in CASES[model].tails.items():
         if name.endswith(end):
             given[count:] = 0

@@ -73,6 +73,7 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("padded", change="Padded"),
             LayoutRow("halved", change="Halved", splits=False),
             LayoutRow("unit", change="UnitRows", splits=False, normalizes=True),
+            LayoutRow("zero_mean", change="ZeroMean", splits=False, normalizes=True),
             LayoutRow("ternary", change="Ternary", splits=False, normalizes=True),
             LayoutRow("multiplied", change="Multiplied", splits=False, multiplies=True),
         )

@@ -28,6 +28,7 @@ from weighbridge.tensors.nodes import (
     T,
     apply_function,
     cast,
+    centered,
     concat,
     decode,
     gather,
@@ -333,6 +334,20 @@ class UnitRows:
 
     def apply(self, node: T) -> T:
         return normalize_rows(node)
+
+    def undo(self, node: T) -> T:
+        return node
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroMean:
+    """A vector of which only differences count (Hugging Face: what is added before experts are chosen) <-> minus its
+    mean (ggml). `undo` leaves it so: the model computes the same."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return centered(node)
 
     def undo(self, node: T) -> T:
         return node

@@ -10,8 +10,9 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
-from weighbridge.tensors.nodes.compute import AbsMax, AbsMean, CastReport, LowRank, UnpackBits, UpgradeBlocks
+from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, Mean, UnpackBits, UpgradeBlocks
 from weighbridge.tensors.nodes.elementwise import (
+    Centered,
     Elementwise,
     NormalizeRows,
     Pairwise,
@@ -92,11 +93,17 @@ def scaled(node: T, by: float, *, over: bool = False) -> T:
     return scaled(cast(node, F32, CastReport()), by, over=over)
 
 
+def centered(node: LogicalTensor) -> Centered:
+    """Every element minus the mean of all, in F32."""
+    node = cast(node, F32, CastReport())
+    return Centered(node.spec, node, Mean(_NUMBER, (node,)))
+
+
 def round_ternary(node: T) -> T:
     """Every element rounded to minus the mean magnitude of all, 0 or the mean, in F16 for an F16 tensor, else in F32."""
     if not is_floating(node):
         return round_ternary(cast(node, F32, CastReport()))
-    return RoundTernary(node.spec, node, AbsMean(_NUMBER, (cast(node, F32),)))
+    return RoundTernary(node.spec, node, Mean(_NUMBER, (cast(node, F32),), magnitudes=True))
 
 
 def spread_ternary(node: T) -> T:
@@ -104,7 +111,7 @@ def spread_ternary(node: T) -> T:
     if not is_floating(node):
         return spread_ternary(cast(node, F32, CastReport()))
     over = (cast(node, F32),)
-    return SpreadTernary(node.spec, node, AbsMean(_NUMBER, over), AbsMax(_NUMBER, over))
+    return SpreadTernary(node.spec, node, Mean(_NUMBER, over, magnitudes=True), AbsMax(_NUMBER, over))
 
 
 def pairwise(node: LogicalTensor, other: LogicalTensor, operation: str) -> Pairwise:

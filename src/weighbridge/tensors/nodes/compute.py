@@ -102,15 +102,18 @@ class AbsMax(WholeTensor):
 
 
 @dataclass(frozen=True, eq=False)
-class AbsMean(WholeTensor):
-    """The mean magnitude, from a sum in F64."""
+class Mean(WholeTensor):
+    """The mean, or that of the magnitudes, from a sum in F64."""
+
+    magnitudes: bool = False
 
     @cached_property
     def value(self) -> np.float32:
         total, count = 0.0, sum(node.spec.elements for node in self.over)
         for run in self._bands():
             with borrow(run) as (data,):
-                total += float(np.abs(data.view(np.float32)).sum(dtype=np.float64))
+                values = data.view(np.float32)
+                total += float((np.abs(values) if self.magnitudes else values).sum(dtype=np.float64))
         return np.float32(total / max(count, 1))
 
 

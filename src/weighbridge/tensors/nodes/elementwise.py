@@ -1,5 +1,5 @@
 """Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`), with a number of
-the whole tensor (`RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`, `RescaleRows`)."""
+the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`, `RescaleRows`)."""
 
 from __future__ import annotations
 
@@ -85,11 +85,32 @@ class Scaled(UnaryNode):
 
 
 @dataclass(frozen=True, eq=False)
-class RoundTernary(UnaryNode):
-    """Each element of an F32 or F16 tensor rounded to -m, 0 or m, where m is `mean` (F32 [1], taken as at least 1e-5):
-    computed in F32 and rounded to the tensor's type, like BitNet's classes."""
+class WithMean(UnaryNode):
+    """A node that needs the mean of a whole tensor, F32 [1]."""
 
     mean: Node
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, lo, hi), RowRange(self.mean, 0, 1)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Centered(WithMean):
+    """Each element of an F32 tensor minus the mean."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with borrow(*self._needs(lo, hi)) as (data, mean):
+            np.subtract(data.view(np.float32), mean.view(np.float32), out=out.view(np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class RoundTernary(WithMean):
+    """Each element of an F32 or F16 tensor rounded to -m, 0 or m, where m is `mean` (taken as at least 1e-5): computed
+    in F32 and rounded to the tensor's type, like BitNet's classes."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
@@ -100,19 +121,12 @@ class RoundTernary(UnaryNode):
                 piece = values[at : at + functions.PIECE].astype(np.float32) * inverse
                 results[at : at + piece.size] = np.clip(np.rint(piece), -1, 1) / inverse
 
-    def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return [RowRange(self.source, lo, hi), RowRange(self.mean, 0, 1)]
-
     def _scratch(self, lo: int, hi: int) -> int:
         return super()._scratch(lo, hi) + 16 * min((hi - lo) * self.spec.row_atoms, functions.PIECE)
 
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source, self.mean)
-
 
 @dataclass(frozen=True, eq=False)
-class SpreadTernary(RoundTernary):
+class SpreadTernary(WithMean):
     """The elements -m, 0 and m of an F32 or F16 tensor, whose largest magnitude is `peak`, made larger until their mean
     magnitude is m: `RoundTernary` returns them."""
 

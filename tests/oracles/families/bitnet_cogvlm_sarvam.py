@@ -1,13 +1,15 @@
-"""Small BitNets and CogVLMs, of code that came with the weights. See __init__.py."""
+"""Small BitNets, CogVLMs and Sarvams, of code that came with the weights. See __init__.py."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case, table
 from tests.oracles.families.common import GQA, SPM
 from tests.oracles.families.published import PUBLISHED
+from tests.oracles.families.remote import CASES as REMOTE
 from tests.oracles.families.wrapped import Shapes, decoder, whole
 
 _BITNET: dict[str, Any] = GQA | SPM | {
@@ -56,6 +58,9 @@ _EXPERTS = {
         "vis_gate": "mlp.vision_mlp.gate_proj", "vis_up": "mlp.vision_mlp.up_proj", "vis_down": "mlp.vision_mlp.down_proj",
     }.items()
 }  # fmt: skip
+_SARVAM: dict[str, Any] = {k: v for k, v in REMOTE["ling2"].options.items() if k != "partial_rotary_factor"} | {
+    "model_type": "sarvam_moe", "vocab_size": vocabularies.BPE_SIZE,
+}  # fmt: skip
 CASES = table(
     Case(
         "bitnet",
@@ -81,8 +86,23 @@ CASES = table(
             "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False, "rope_theta": 10000.0,
         },
     ),
+    replace(
+        REMOTE["ling2"],
+        name="sarvam",
+        config="SarvamMoEForCausalLM",
+        tokenizer="none",
+        options=_SARVAM,
+        head="SarvamMoEForCausalLM",
+        runs=False,
+        recorded=(),
+        taken="bailing_moe",
+        zero_mean=("expert_bias",),
+    ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
+    "sarvam": {"hidden_act": "relu", "use_bias": True, "use_qkv_bias": True, "score_function": "softmax"}
+    | {"use_qk_norm": False, "moe_router_enable_expert_bias": False, "num_shared_experts": 2}
+    | {"partial_rotary_factor": 0.5},
     "bitnet": {"hidden_act": "relu2", "attention_bias": True, "rope.rope_type": "dynamic"}
     | {"tie_word_embeddings": False, "weight_bits": 2, "input_bits": 4},
     "cogvlm": {"hidden_act": "relu", "rope.rope_type": "dynamic", "rope.rope_theta": 5000.0},
