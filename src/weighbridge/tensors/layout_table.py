@@ -68,6 +68,7 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("transpose", change="Transposed", transposes=True),
             LayoutRow("shift", change="Shifted"),
             LayoutRow("neg_exp", change="NegExp"),
+            LayoutRow("exp", change="Exp"),
             LayoutRow("softplus", change="Softplus"),
             LayoutRow("times", change="times", from_config=True),
             LayoutRow("padded", change="Padded"),

@@ -293,6 +293,19 @@ class NegExp:
 
 
 @dataclass(frozen=True, slots=True)
+class Exp:
+    """As `NegExp`, without the sign."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return apply_function(node, "exp")
+
+    def undo(self, node: T) -> T:
+        return apply_function(node, "log")
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Each element times several numbers in turn: multipliers in a config (Hugging Face) <-> folded into the weights
     (ggml). Each product is rounded, so a round trip is exact within about 2^-23 per factor."""
