@@ -4,6 +4,7 @@ elements or rows independently are in elementwise.py."""
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -59,8 +60,9 @@ class WholeTensor(Node):
     over: tuple[Node, ...]
 
     @cached_property
+    @abstractmethod
     def value(self) -> np.float32:
-        raise NotImplementedError
+        """The number."""
 
     def _bands(self) -> Iterator[RowRange]:
         for node in (node for node in self.over if node.spec.elements):
