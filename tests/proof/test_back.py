@@ -85,7 +85,9 @@ def test_transformers_computes_the_same(name: str, back_of: Converter, folder_of
     case = CASES[name]
     folders = back_of(name, case.asked), folder_of(name)
     found, expected = (run(folder, probe_of(name), **case.settings) for folder in folders)
-    if case.folded or case.unit or case.ternary:  # weights times a number and activations times it differ by rounding: measured 1.2e-5
+    if (
+        case.folded or case.unit or case.ternary
+    ):  # weights times a number and activations times it differ by rounding: measured 1.2e-5
         assert models.relative_error(found, expected) < 5e-5
     elif case.classifies:  # one vector times a matrix: torch adds by how the bytes lie in memory
         assert models.relative_error(found, expected) < 1e-5

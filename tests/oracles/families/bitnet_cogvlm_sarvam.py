@@ -16,10 +16,10 @@ _BITNET: dict[str, Any] = GQA | SPM | {
     "model_type": "bitnet", "vocab_size": vocabularies.SPM_SIZE, "rope_theta": 5000.0, "hidden_act": "silu",
     "attention_bias": False, "tie_word_embeddings": True, "weight_bits": 1, "input_bits": 8,
 }  # fmt: skip
-_BITNET_DEFAULTS: dict[str, Any] = {
+_LLAMA_DEFAULTS: dict[str, Any] = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
-    "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": True, "rope_theta": 10000.0, "attention_bias": False,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6, "bos_token_id": 1, "eos_token_id": 2, "rope_theta": 10000.0,
 }  # fmt: skip
 
 
@@ -55,7 +55,8 @@ _EXPERTS = {
     for i in (0, 1)
     for theirs, name in {
         "vis_attn_qkv": "self_attn.vision_expert_query_key_value", "vis_attn_output": "self_attn.vision_expert_dense",
-        "vis_gate": "mlp.vision_mlp.gate_proj", "vis_up": "mlp.vision_mlp.up_proj", "vis_down": "mlp.vision_mlp.down_proj",
+        "vis_gate": "mlp.vision_mlp.gate_proj", "vis_up": "mlp.vision_mlp.up_proj",
+        "vis_down": "mlp.vision_mlp.down_proj",
     }.items()
 }  # fmt: skip
 _SARVAM: dict[str, Any] = {k: v for k, v in REMOTE["ling2"].options.items() if k != "partial_rotary_factor"} | {
@@ -68,7 +69,7 @@ CASES = table(
         "spm",
         _BITNET,
         shapes=_bitnet(),
-        defaults=_BITNET_DEFAULTS,
+        defaults=_LLAMA_DEFAULTS | {"tie_word_embeddings": True, "attention_bias": False},
         unheld=frozenset({"weight_bits", "input_bits"}),
         ternary=True,
     ),
@@ -80,11 +81,7 @@ CASES = table(
         ("model.vision.",),
         hparams={"num_key_value_heads": 4},  # without which the reference fails
         kept=_EXPERTS,
-        defaults={
-            "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
-            "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False, "rope_theta": 10000.0,
-        },
+        defaults=_LLAMA_DEFAULTS | {"tie_word_embeddings": False, "pad_token_id": 0},
     ),
     replace(
         REMOTE["ling2"],

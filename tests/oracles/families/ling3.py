@@ -29,15 +29,16 @@ _DEFAULTS: dict[str, Any] = {
     "use_qkv_bias": False, "use_bias": False, "max_position_embeddings": 8192, "rope_theta": 10000.0,
     "rope_interleave": True, "q_lora_rank": 256, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
     "v_head_dim": 128, "gated_attention_proj_granularity_type": "head_wise", "layer_group_size": 4,
-    "no_kda_lora": True, "kda_safe_gate": True, "kda_lower_bound": -5.0, "short_conv_kernel_size": 4, "num_experts": 128,
-    "num_experts_per_tok": 8, "num_shared_experts": 1, "moe_intermediate_size": 512,
+    "no_kda_lora": True, "kda_safe_gate": True, "kda_lower_bound": -5.0, "short_conv_kernel_size": 4,
+    "num_experts": 128, "num_experts_per_tok": 8, "num_shared_experts": 1, "moe_intermediate_size": 512,
     "moe_shared_expert_intermediate_size": 512, "first_k_dense_replace": 1, "moe_router_enable_expert_bias": True,
     "norm_topk_prob": True, "n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
     "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1, "pad_token_id": 156892, "eos_token_id": 156892,
     "tie_word_embeddings": False,
 }  # fmt: skip
 _LINEAR: Shapes = {
-    **{f"{part}_proj.weight": (128, 64) for part in "qkvfg"}, **{f"{part}_conv1d.weight": (128, 1, 3) for part in "qkv"},
+    **{f"{part}_proj.weight": (128, 64) for part in "qkvfg"},
+    **{f"{part}_conv1d.weight": (128, 1, 3) for part in "qkv"},
     "b_proj.weight": (4, 64), "A_log": (4,), "dt_bias": (128,), "o_norm.weight": (32,), "o_proj.weight": (64, 128),
 }  # fmt: skip
 _LATENT: Shapes = {
@@ -63,7 +64,9 @@ def _shapes(*, layers: int = 6, lora: bool = True) -> Shapes:
         if i == 0:
             out |= _gated(f"{at}mlp", 96)
             continue
-        out |= {f"{at}mlp.gate.weight": (4, 64), f"{at}mlp.gate.expert_bias": (4,)} | _gated(f"{at}mlp.shared_experts", 40)
+        out |= {f"{at}mlp.gate.weight": (4, 64), f"{at}mlp.gate.expert_bias": (4,)} | _gated(
+            f"{at}mlp.shared_experts", 40
+        )
         for e in range(4):
             out |= _gated(f"{at}mlp.experts.{e}", 32)
         if i == 5:

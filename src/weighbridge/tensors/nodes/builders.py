@@ -100,7 +100,7 @@ def centered(node: LogicalTensor) -> Centered:
 
 
 def round_ternary(node: T) -> T:
-    """Every element rounded to minus the mean magnitude of all, 0 or the mean, in F16 for an F16 tensor, else in F32."""
+    """Every element rounded to -m, 0 or m, the mean magnitude of all, in F16 for an F16 tensor, else in F32."""
     if not is_floating(node):
         return round_ternary(cast(node, F32, CastReport()))
     return RoundTernary(node.spec, node, Mean(_NUMBER, (cast(node, F32),), magnitudes=True))

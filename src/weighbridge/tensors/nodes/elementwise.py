@@ -1,5 +1,5 @@
-"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`), with a number of
-the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`, `RescaleRows`)."""
+"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`), with a number
+of the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`, `RescaleRows`)."""
 
 from __future__ import annotations
 

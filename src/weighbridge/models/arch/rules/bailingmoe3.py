@@ -10,7 +10,8 @@ from weighbridge.models.arch.tables.values import Config, integer
 
 
 def complete(config: Config) -> dict[str, Any]:
-    """Adds `attending_layers`: the last one of every `layer_group_size` layers, and those behind the last whole group."""
+    """Adds `attending_layers`: the last one of every `layer_group_size` layers, and those behind the last whole
+    group."""
     count, size = layer_count(config), integer(config.get("layer_group_size"), "layer_group_size", 1)
     return {"attending_layers": [i for i in range(count) if (i + 1) % size == 0 or i >= count // size * size]}
 
