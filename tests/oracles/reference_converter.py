@@ -153,7 +153,7 @@ def with_exact_mean() -> None:
     import torch
 
     plain = torch._C.TensorBase.mean
-    torch.Tensor.mean = lambda self, *rest, **named: (  # type: ignore[method-assign,assignment,misc]
+    torch.Tensor.mean = lambda self, *rest, **named: (
         plain(self, *rest, **named) if rest or named else plain(self.double()).to(self.dtype)
     )
 
