@@ -97,5 +97,6 @@ __all__ = [
     "codes", "concat", "const", "decode", "flat_range", "gather", "is_plain", "is_stored_as", "low_rank",
     "needs_decoding", "normalize_rows", "pack", "pack_with_global", "packed_in", "pairwise", "provisional",
     "rescale_rows", "reshape", "round_ternary", "scaled", "shift", "slice_rows", "spread_ternary", "stack",
-    "storage_name", "stored_bytes", "strided", "swap_bytes", "transcode", "transpose", "upgrade_blocks", "walk", "zeros",
+    "storage_name", "stored_bytes", "strided", "swap_bytes", "transcode", "transpose", "upgrade_blocks", "walk",
+    "zeros",
 ]  # fmt: skip
