@@ -107,13 +107,28 @@ def page(wheels: Iterable[Path]) -> str:
         ),
     ]
     digests = ["```", *(f"{one.digest}  {one.name}" for one in all_contents), "```"]
-    return "\n".join(["# Wheels", "", *table, "", *digests, *(line for one in all_contents for line in section(one)), ""])
+    return "\n".join(
+        ["# Wheels", "", *table, "", *digests, *(line for one in all_contents for line in section(one)), ""]
+    )
 
 
 def section(one: Contents) -> Iterator[str]:
     """The tags and files of a wheel. Folders of the package are counted; metadata and the extension are listed."""
     shown = [name for name in one.sizes if ".dist-info/" in name or name == one.extension]
     folders = Counter(str(PurePosixPath(name).parent) for name in one.sizes if name not in shown)
-    yield from ("", f"## {one.name}", "", f"Tags: {', '.join(one.tags)}", "", "| file | bytes | SHA-256 |", "|---|---|---|")
+    yield from (
+        "",
+        f"## {one.name}",
+        "",
+        f"Tags: {', '.join(one.tags)}",
+        "",
+        "| file | bytes | SHA-256 |",
+        "|---|---|---|",
+    )
     yield from (f"| {name} | {one.sizes[name]:,} | {one.digests[name]} |" for name in shown)
-    yield from ("", "| folder | files |", "|---|---|", *(f"| {name} | {count} |" for name, count in sorted(folders.items())))
+    yield from (
+        "",
+        "| folder | files |",
+        "|---|---|",
+        *(f"| {name} | {count} |" for name, count in sorted(folders.items())),
+    )

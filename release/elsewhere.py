@@ -2,9 +2,9 @@
 
 python release/elsewhere.py [SYSTEM...] [--only PART] [--dist DIR] [--musl PYTHON]
 
-aarch64: Debian's Python for arm64, under qemu-user. windows: Python for Windows x64, under wine. musl: a Python that was
-built for musl (`--musl`). A system whose tools are missing is skipped, in words that say what to install. A wheel that
-isn't in DIR is built first.
+aarch64: Debian's Python for arm64, under qemu-user. windows: Python for Windows x64, under wine. musl: a Python built
+for musl (`--musl`). A system whose tools are missing is skipped, in words that say what to install. A wheel that isn't
+in DIR is built first.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ Dir::State "{folder}";
 Dir::State::status "{folder}/status";
 Dir::Cache "{folder}";
 """
+VERSION: Final = "import sys; print(*sys.version_info[:2])"
 #: Says what runs, and stops if the extension doesn't.
 HELLO: Final = """import platform, sys
 from weighbridge.base.native import native, reason
@@ -52,9 +53,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class System:
-    """`zig`: the row of targets.toml. `tools`: programs and Debian's packages that have them. `python`: the command that
-    starts Python, which it puts into a folder. `platforms`: what pip calls the system. `more`: packages that pip leaves
-    out, since it reads the conditions of requirements for this machine."""
+    """`zig`: the row of targets.toml. `tools`: programs, and the packages of Debian that have them. `python`: puts Python
+    into a folder, and returns the command that starts it. `platforms`: what pip calls the system. `more`: packages that
+    pip leaves out, since it reads the conditions of requirements for this machine."""
 
     zig: str
     tools: Mapping[str, str]
@@ -71,7 +72,12 @@ class Missing(Exception):
 def run(*command: str | Path, **environment: str) -> str:
     """The output of a command. SystemExit with all its words if it fails."""
     done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
@@ -86,7 +92,8 @@ def debian_python(setting: Setting) -> list[str]:
             (apt / name).mkdir(parents=True, exist_ok=True)
         (apt / "status").touch()
         (apt / "apt.conf").write_text(ARM64_APT.format(folder=apt), "utf-8")
-        for arguments in (["update"], ["install", "--download-only", "-y", "--no-install-recommends", "python3"]):
+        get = ["install", "--download-only", "-y", "--no-install-recommends", "python3", "libstdc++6"]  # numpy's
+        for arguments in (["update"], get):
             run("apt-get", *arguments, APT_CONFIG=str(apt / "apt.conf"))
         for package in sorted((apt / "archives").glob("*.deb")):
             run("dpkg-deb", "-x", package, root)
@@ -108,6 +115,7 @@ def windows_python(setting: Setting) -> list[str]:
         next(setting.folder.glob("cp3*/")).rename(python)
         for path in python.glob("python3*._pth"):  # it replaces PYTHONPATH
             path.write_text(f"{path.stem}.zip\n.\n..\\site\n", "utf-8")
+        (python / "_wmi.pyd").unlink(missing_ok=True)  # `platform` does without; wine 8 has no answers for it
     return [WINE, str(python / "python.exe")]
 
 
@@ -131,7 +139,7 @@ SYSTEMS: Final = {
         {WINE: "wine64"},
         windows_python,
         ("win_amd64",),
-        more=("colorama", "numpy<2"),
+        more=("colorama", "numpy<2"),  # numpy 2 calls functions of complex numbers that wine 8 lacks
         environment={"WINEDEBUG": "-all"},
     ),
     "musl": System("x86_64-linux-musl", {}, musl_python, ("musllinux_1_2_x86_64",)),
@@ -173,17 +181,28 @@ def try_out(name: str, setting: Setting, dist: Path, only: str) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
         "WINEPREFIX": str(setting.folder / "wine"),
     }
-    first, second, *_ = subprocess.run(
-        [*python, "-c", "import sys; print(*sys.version_info[:2])"],
-        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+    first, second = "".join(output([*python, "-c", VERSION], environment)).split()
     version = (int(first), int(second))
     wheel = wheel_for(system, version, dist)
     install(system, wheel, version, site)
     sys.stderr.write(f"{name}: {wheel.name}\n")
     check = ["release/digests.py", "--check", *(["--only", only] if only else [])]
     for arguments in (["-c", HELLO], check):
-        subprocess.run([*python, *arguments], env=environment, stdin=subprocess.DEVNULL, check=True, cwd=ROOT)
+        for line in output([*python, *arguments], environment):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+
+def output(command: list[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """The lines that a program writes, as they come. Through a pipe, since wine takes no other file for its output."""
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        yield from process.stdout
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit status {process.returncode}")
 
 
 def skipped(names: list[str], work: Path, musl: str, dist: Path, only: str) -> Iterator[str]:

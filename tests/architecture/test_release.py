@@ -68,7 +68,9 @@ def test_an_upload_has_no_relative_links(tmp_path: Path, monkeypatch: pytest.Mon
     ours = (house.ROOT / "README.md").read_text("utf-8")
     with pytest.raises(SystemExit, match=r"relative: docs/installation\.md"):
         wheels.check_links(wheel_of(tmp_path, ours))
-    wheels.check_links(wheel_of(tmp_path, (folder_with(tmp_path, PROJECT + URLS, ours) / "README.md").read_text("utf-8")))
+    wheels.check_links(
+        wheel_of(tmp_path, (folder_with(tmp_path, PROJECT + URLS, ours) / "README.md").read_text("utf-8"))
+    )
     monkeypatch.setattr(wheels.readme, "address", lambda folder: "")
     monkeypatch.setattr(sys, "argv", ["wheels.py", "--upload"])
     with pytest.raises(SystemExit, match="2"):

@@ -134,11 +134,13 @@ class Sink(Staging):
             again = self._journal is not None and self._again(path, size)
             out = OutFile(path, size, again=again, reserved=self._reserved)
         except FileExistsError:
-            twin = next((f.path for f in self._open if f.path.name.casefold() == path.name.casefold()), path)
-            if twin == path:
+            # Names, since paths of Windows are equal whatever their case.
+            names = (f.path.name for f in self._open)
+            twin = next((one for one in names if one.casefold() == path.name.casefold()), path.name)
+            if twin == path.name:
                 raise
             raise RefusedError(
-                f"{name} and {twin.name} are one name on this file system", hint="write to one that tells case apart"
+                f"{name} and {twin} are one name on this file system", hint="write to one that tells case apart"
             ) from None
         self._open.append(out)
         if self._journal is not None:  # records of a file are worthless without its name
