@@ -53,9 +53,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class System:
-    """`zig`: the row of targets.toml. `tools`: programs, and the packages of Debian that have them. `python`: puts Python
-    into a folder, and returns the command that starts it. `platforms`: what pip calls the system. `more`: packages that
-    pip leaves out, since it reads the conditions of requirements for this machine."""
+    """`zig`: the row of targets.toml. `tools`: programs, and the packages of Debian that have them. `python`: puts
+    Python into a folder, and returns the command that starts it. `platforms`: what pip calls the system. `more`:
+    packages that pip leaves out, since it reads the conditions of requirements for this machine."""
 
     zig: str
     tools: Mapping[str, str]

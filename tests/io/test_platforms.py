@@ -86,6 +86,13 @@ def test_names_that_differ_by_case_never_become_one(tmp_path: Path, monkeypatch:
             sink.create("a.gguf", 1)
 
 
+def test_a_drive_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a:b.gguf` names a drive of Windows: then not even the root exists."""
+    monkeypatch.setattr(Path, "exists", lambda *_, **__: False)
+    with pytest.raises(UsageError, match="doesn't exist"):
+        check_target("b.gguf")
+
+
 # ------------------------------------------------------------------------------------------------ missing calls
 
 

@@ -228,11 +228,13 @@ def check_target(
     if not overwrite and (any(real.iterdir()) if real.is_dir() else real.exists()):
         linked = f"{path} is a link to {real}, which exists already"
         raise RefusedError(linked if path.is_symlink() else f"{path} exists already", option="--overwrite")
+    above = next((p for p in real.parents if p.exists()), None)
+    if above is None:  # a drive of Windows
+        raise UsageError(f"{real.anchor or real} doesn't exist", hint="choose another target")
     missing = [p for p in real.parents if not p.exists()]
     if len(missing) > 1 and not parents:
         words = f"{missing[-1]} doesn't exist, so {path} would need {len(missing)} new folders above it"
         raise RefusedError(words, option="--parents")
-    above = next(p for p in real.parents if p.exists())
     if not os.access(above, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 
