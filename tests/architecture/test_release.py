@@ -135,7 +135,7 @@ def test_other_systems_run_wheels_that_are_built(system: Any, tmp_path: Path, mo
     assert found == [names[0], names[1], names[1]]
 
 
-def test_what_is_missing_is_said(
+def test_missing_tools_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
