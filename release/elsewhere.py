@@ -181,7 +181,8 @@ def try_out(name: str, setting: Setting, dist: Path, only: str) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
         "WINEPREFIX": str(setting.folder / "wine"),
     }
-    first, second = "".join(output([*python, "-c", VERSION], environment)).split()
+    *_, answer = output([*python, "-c", VERSION], environment)  # before it, wine says that it makes its folder
+    first, second = answer.split()
     version = (int(first), int(second))
     wheel = wheel_for(system, version, dist)
     install(system, wheel, version, site)
