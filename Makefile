@@ -11,7 +11,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check-bare test-aarch64 test-clang lint format house bench fuzz fuzz-differential wheels browser vscode site docs clean
+.PHONY: help setup demo test test-all check-bare test-aarch64 test-clang test-elsewhere lint format house bench fuzz fuzz-differential wheels browser vscode site docs clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -79,6 +79,9 @@ test-clang: $(CASES)  ## the kernels, built by clang for this machine, against t
 
 wheels: $(VENV)/release.stamp  ## wheels of every system in release/targets.toml, by zig's compiler, checked
 	$(PY) release/wheels.py $(ARGS)
+
+test-elsewhere: $(VENV)/release.stamp  ## the wheels in Python of aarch64, Windows and musl, under emulators (ARGS=aarch64: one)
+	$(PY) release/elsewhere.py $(ARGS)
 
 browser: $(VENV)/package.stamp  ## the page that shows a dropped file without a server, in build/browser (needs npm)
 	$(PY) release/browser/build.py $(ARGS)

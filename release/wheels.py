@@ -1,6 +1,6 @@
 """Builds the wheels of every system in targets.toml on one machine, with zig's compiler, and a pure Python one.
 
-python release/wheels.py [--target PART] [--python PATH] [--free-threaded] [--twice] [--out DIR]
+python release/wheels.py [--target PART] [--python PATH] [--free-threaded] [--twice] [--upload] [--out DIR]
 
 The files of the pure Python wheel are the same in all; a platform's wheel adds the extension, its tags and a list of
 the parts that are linked into it (PEP 770). The same commit and the same zig make the same bytes in any folder.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
-import io
 import json
 import os
 import re
@@ -27,13 +26,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+import readme
+from contents import SUFFIXES, Contents, contents, page
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 ABI3: Final = (3, 12)  # the first version with what nanobind needs of the stable ABI
-FREE_THREADED: Final = (3, 13)  # the first version without the global lock; it has no stable ABI
+FREE_THREADED: Final = (3, 14)  # the first version without the global lock for which msgspec has wheels
 COPIED: Final = ("src", "native", "docs", "share")
 #: What zig's dlltool calls the processors of Windows.
 MACHINES: Final = {"AMD64": "i386:x86-64", "ARM64": "arm64"}
-SUFFIXES: Final = (".so", ".pyd")  # of an extension
 #: Parts that are linked into the extension: name, package that has its version, licence.
 LINKED: Final = (
     ("nanobind", "nanobind", "BSD-3-Clause"),
@@ -44,6 +45,12 @@ LINKED: Final = (
 #: Options of each system's linker that leave out what differs between two builds: a digest of paths, and the database
 #: of symbols with the time in the header of a DLL.
 SAME_BYTES: Final = {"Linux": "-Wl,--build-id=none", "Darwin": "", "Windows": "-s"}
+#: What an extension may need of each system.
+ALLOWED: Final = {
+    "musllinux": re.compile(r"libc\.so"),
+    "win": re.compile(r"python3\.dll|KERNEL32\.dll|api-ms-win-crt-[\w-]+\.dll"),
+    "macosx": re.compile(r"/usr/lib/libSystem\.B\.dylib|macOS"),
+}
 #: zig's compiler under the names that CMake calls. It has other names for levels of x86-64, and its linker for macOS
 #: doesn't know some options of Apple's.
 COMPILER: Final = """#!/bin/sh
@@ -274,38 +281,26 @@ def audit(wheels: Iterable[Path]) -> None:
         run(tools / "check-wheel-contents", "--ignore", "W002", wheel)
         if "-abi3-" in wheel.name:
             run(tools / "abi3audit", "--strict", wheel)
-        if "musllinux" in wheel.name:
-            # zig calls the C library libc.so, which musl's loader takes for its own name; auditwheel knows only
+        platform = wheel.stem.rpartition("-")[2].split(".")[0]
+        system = platform.split("_")[0]
+        if system in ALLOWED:
+            # zig calls musl's C library libc.so, which musl's loader takes for its own name; auditwheel knows only
             # Alpine's name, and would look for the file of this machine.
-            check_needs(wheel, re.compile(r"libc\.so"))
-        elif "-win_" in wheel.name:
-            check_needs(wheel, re.compile(r"python3\.dll|KERNEL32\.dll|api-ms-win-crt-[\w-]+\.dll"))
-        elif "linux" in wheel.name:
-            tag = wheel.stem.rpartition("-")[2].split(".")[0]
-            shown = run(tools / "auditwheel", "show", wheel)
-            if tag not in shown:
-                raise SystemExit(f"{wheel.name}: auditwheel doesn't confirm {tag}\n{shown}")
+            check_needs(contents(wheel), ALLOWED[system])
+        elif system == "manylinux" and platform not in (shown := run(tools / "auditwheel", "show", wheel)):
+            raise SystemExit(f"{wheel.name}: auditwheel doesn't confirm {platform}\n{shown}")
 
 
-def check_needs(wheel: Path, allowed: re.Pattern[str]) -> None:
+def check_needs(wheel: Contents, allowed: re.Pattern[str]) -> None:
     """SystemExit if the extension needs a library that a system may lack: those of the system match `allowed`."""
-    with zipfile.ZipFile(wheel) as archive:
-        extension = next(name for name in archive.namelist() if name.endswith(SUFFIXES))
-        needed = needed_libraries(archive.read(extension))
-    if more := [name for name in needed if not allowed.fullmatch(name)]:
-        raise SystemExit(f"{wheel.name}: {extension} needs {', '.join(more)}")
+    if more := [name for name in wheel.needs if not allowed.fullmatch(name)]:
+        raise SystemExit(f"{wheel.name}: {wheel.extension} needs {', '.join(more)}")
 
 
-def needed_libraries(extension: bytes) -> list[str]:
-    """The libraries that an ELF or PE file names."""
-    if extension.startswith(b"MZ"):
-        import pefile  # abi3audit's
-
-        return [entry.dll.decode() for entry in pefile.PE(data=extension).DIRECTORY_ENTRY_IMPORT]
-    from elftools.elf.elffile import ELFFile  # auditwheel's
-
-    tags = ELFFile(io.BytesIO(extension)).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
-    return [tag.needed for tag in tags]
+def check_links(wheel: Path) -> None:
+    """SystemExit if a package index would show a link that leads nowhere."""
+    if links := readme.relative_links(contents(wheel).metadata):
+        raise SystemExit(f"{wheel.name}: README's links are relative: {', '.join(links)}")
 
 
 def build_all(part: str, hosts: Iterable[Host], work: Path, cache: Path, out: Path) -> Iterator[Path]:
@@ -318,6 +313,7 @@ def build_all(part: str, hosts: Iterable[Host], work: Path, cache: Path, out: Pa
         folder.mkdir(parents=True)
     out.mkdir(parents=True, exist_ok=True)
     copy_source(source)
+    readme.rewrite(source)
     with zipfile.ZipFile(build_pure(source, build)) as pure:
         files: dict[str, Any] = {name: pure.read(name) for name in pure.namelist() if not name.endswith("/")}
     yield assemble(files, ["py3-none-any"], None, out, when)
@@ -342,8 +338,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels are written [dist]")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels", help="where they are built")
     parser.add_argument("--twice", action="store_true", help="build again in another folder, and compare the bytes")
+    parser.add_argument("--upload", action="store_true", help="for a package index: README's links must be addresses")
     parser.add_argument("--no-audit", action="store_true", help="leave out the checks")
     given = parser.parse_args()
+    if given.upload and not readme.address(ROOT):
+        parser.error("--upload needs the project's address: Source of [project.urls] in pyproject.toml")
     work = given.work.resolve()
     hosts = [host for path in given.python or [sys.executable] for host in hosts_of(path, given.free_threaded)]
     made = list(build_all(given.target, hosts, work, work / "zig", given.out))
@@ -352,6 +351,9 @@ def main() -> None:
         compare(made, build_all(given.target, hosts, again, work / "zig", again / "dist"))
     if not given.no_audit:
         audit(made)
+    for wheel in made if given.upload else ():
+        check_links(wheel)
+    (work / "index.md").write_text(page(made), "utf-8")
     for path in made:
         sys.stdout.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}  {path.stat().st_size:,}\n")
 

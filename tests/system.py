@@ -17,6 +17,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+#: Modes, fifos and signals of POSIX, or Windows imitated where it isn't.
+posix_only: Final = pytest.mark.skipif(os.name != "posix", reason="of POSIX only")
+
 
 class Part(NamedTuple):
     install: str

@@ -117,7 +117,9 @@ def test_the_words_of_a_count(n: int, noun: str, verb: str, words: str) -> None:
 
 # Words that are also something else: `llama` of llama.cpp and of old GGML files, tokenizer models of GGUF (gpt2, bert,
 # t5, gemma4, plamo2) and pre-tokenizers, types of quantization, the heads of names by which files are guessed.
-GENERIC = frozenset({"llama", "gpt2", "bert", "t5", "gemma4", "plamo2", "plamo3", "gpt-oss", "gpt_oss", "mistral"})
+GENERIC = frozenset({
+    "llama", "gpt2", "bert", "bitnet", "t5", "gemma4", "plamo2", "plamo3", "gpt-oss", "gpt_oss", "mistral",
+})  # fmt: skip
 # Modules that hold the rules of one family each, show examples, know formats by the models that brought them, or name
 # tokenizers.
 EXAMPLES = (

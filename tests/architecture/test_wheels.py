@@ -14,6 +14,7 @@ import tomllib
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ import yaml  # type: ignore[import-untyped]
 from tests.architecture import house
 from tests.programs import load_program
 
+for _name in ("readme", "contents"):  # wheels.py imports them
+    load_program(house.ROOT / "release" / f"{_name}.py")
 wheels: Any = load_program(house.ROOT / "release" / "wheels.py", "release_wheels")
 digests: Any = load_program(house.ROOT / "release" / "digests.py", "release_digests")
 WHEN = datetime(2026, 11, 24, tzinfo=UTC)
@@ -136,18 +139,19 @@ def test_options_that_zig_does_not_take(tmp_path: Path) -> None:
     assert levels == [option for option in OPTIONS if "march" in option]
 
 
-def test_a_wheel_for_musl_needs_only_its_c_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tmp_path / "weighbridge-0.1.0-cp312-abi3-musllinux_1_2_x86_64.whl"
-    with zipfile.ZipFile(made, "w") as wheel:
-        wheel.writestr("weighbridge/_native.abi3.so", b"")
+def needing(*libraries: str) -> Any:
+    """Stands for `contents`, of a wheel whose extension needs these."""
+    return lambda path: SimpleNamespace(name=path.name, extension="_native", needs=dict.fromkeys(libraries, ""))
+
+
+def test_each_wheel_is_given_to_the_tools_that_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(wheels, "run", lambda tool, *_: calls.append(tool.name))
-    monkeypatch.setattr(wheels, "needed_libraries", lambda data: ["libc.so"])
-    wheels.audit([made])
+    monkeypatch.setattr(wheels, "contents", needing("libc.so"))
+    wheels.audit([tmp_path / "weighbridge-0.1.0-cp312-abi3-musllinux_1_2_x86_64.whl"])
     assert calls == ["twine", "check-wheel-contents", "abi3audit"]
-    monkeypatch.setattr(wheels, "needed_libraries", lambda data: ["libc.so", "libstdc++.so.6"])
-    with pytest.raises(SystemExit, match="libstdc"):
-        wheels.audit([made])
+    wheels.audit([tmp_path / "weighbridge-0.1.0-py3-none-any.whl"])
+    assert calls[3:] == ["twine", "check-wheel-contents"]
 
 
 def test_a_wheel_for_glibc_has_the_tag_that_auditwheel_confirms(
@@ -168,8 +172,8 @@ def test_a_part_of_a_name_chooses_targets() -> None:
 
 
 def test_a_version_without_the_global_lock_has_no_stable_abi() -> None:
-    plain, threaded = wheels.Host("python", (3, 13)), wheels.Host("python", (3, 13), lock=False)
-    assert (plain.tag, threaded.tag) == ("cp312-abi3", "cp313-cp313t")
+    plain, threaded = wheels.Host("python", (3, 14)), wheels.Host("python", (3, 14), lock=False)
+    assert (plain.tag, threaded.tag) == ("cp312-abi3", "cp314-cp314t")
     windows = wheels.targets("windows")
     assert len(windows) == 2
     for target in wheels.targets():
@@ -177,27 +181,28 @@ def test_a_version_without_the_global_lock_has_no_stable_abi() -> None:
         assert threaded.serves(target) == (target not in windows) == wheels.Host("python", (3, 11)).serves(target)
     ours = [host.abi for host in wheels.hosts_of(sys.executable, free_threaded=True)]
     version = f"{sys.version_info.major}{sys.version_info.minor}"
-    assert ours == [version, *([f"{version}t"] if sys.version_info >= (3, 13) else [])]
+    assert ours == [version, *([f"{version}t"] if sys.version_info >= wheels.FREE_THREADED else [])]
     assert (wheels.hosts_of(sys.executable, free_threaded=False)[0].headers / "Python.h").exists()
 
 
 @pytest.mark.parametrize(
-    ("needed", "wrong"),
+    ("platform", "needed", "wrong"),
     [
-        (["python3.dll", "KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"], ""),
-        (["python312.dll"], "python312.dll"),  # of one version only
-        (["libc++.dll"], "libc"),  # no part of Windows
+        ("musllinux_1_2_x86_64", "libc.so", ""),
+        ("musllinux_1_2_x86_64", "libstdc++.so.6", "libstdc"),
+        ("win_amd64", "python3.dll KERNEL32.dll api-ms-win-crt-heap-l1-1-0.dll", ""),
+        ("win_amd64", "python312.dll", "python312.dll"),  # of one version only
+        ("win_arm64", "libc++.dll", "libc"),  # no part of Windows
+        ("macosx_11_0_arm64", "macOS /usr/lib/libSystem.B.dylib", ""),
+        ("macosx_10_13_x86_64", "/opt/homebrew/lib/libc++.1.dylib", "homebrew"),
     ],
-    ids=["the system's", "another Python's", "the compiler's"],
 )
-def test_a_wheel_for_windows_needs_only_the_system_and_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: list[str], wrong: str
+def test_a_wheel_needs_only_the_system_and_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, needed: str, wrong: str
 ) -> None:
-    made = tmp_path / "weighbridge-0.1.0-cp312-abi3-win_amd64.whl"
-    with zipfile.ZipFile(made, "w") as wheel:
-        wheel.writestr("weighbridge/_native.pyd", b"MZ")
+    made = tmp_path / f"weighbridge-0.1.0-cp312-abi3-{platform}.whl"
     monkeypatch.setattr(wheels, "run", lambda *_: "")
-    monkeypatch.setattr(wheels, "needed_libraries", lambda data: needed)
+    monkeypatch.setattr(wheels, "contents", needing(*needed.split()))
     if not wrong:
         wheels.audit([made])
         return

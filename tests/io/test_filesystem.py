@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.system import posix_only
 
 from weighbridge.io import filesystem
 
@@ -30,6 +31,7 @@ tmpfs /twice tmpfs rw 0 0
         ("/twice/a", 2**32 - 1),
     ],
 )
+@posix_only
 def test_the_nearest_mount_counts(
     path: str, largest: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.io.test_upload import Store
+from tests.system import posix_only
 
 from weighbridge.base.errors import RefusedError, RemoteError, UsageError
 from weighbridge.io.sink import (
@@ -274,6 +275,7 @@ def test_only_what_belongs_to_the_target_is_removed(tmp_path: Path, monkeypatch:
     assert not ours.exists()
 
 
+@posix_only
 def test_a_place_that_takes_no_parts_is_refused(tmp_path: Path) -> None:
     from weighbridge.io.location import RemotePath
 

@@ -7,7 +7,6 @@ import errno
 import io
 import os
 import re
-import resource
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.architecture import house
+from tests.system import posix_only
 
 from weighbridge.adapters.chat import worker
 from weighbridge.base.errors import RefusedError, UsageError
@@ -48,6 +48,7 @@ FINE = ["console.gguf", "model.gguf", "com10.gguf", "nul-model.gguf", "auxiliary
 
 
 @pytest.mark.parametrize("name", [*DEVICES, *OTHERS])
+@posix_only
 def test_names_that_windows_cannot_have(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert windows_fault(name)
     check_target(tmp_path / name)  # here they are names like others
@@ -67,16 +68,29 @@ def test_names_that_windows_can_have(name: str) -> None:
 
 
 def test_names_that_differ_by_case_never_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FoldedPath(type(tmp_path)):  # type: ignore[misc] # as those of Windows
+        def __eq__(self, other: object) -> bool:
+            return str(self).casefold() == str(other).casefold()
+
+        __hash__ = None  # type: ignore[assignment]
+
     class Folded(files.OutFile):  # a file system that ignores case
         def __init__(self, path: Path, size: int, **options: Any) -> None:
             super().__init__(path.with_name(path.name.lower()), size, **options)
-            self.path = path
+            self.path = FoldedPath(path)
 
     monkeypatch.setattr(target, "OutFile", Folded)
     with Sink(tmp_path / "t", folder=True, size=2, names=["A.gguf", "a.gguf"]) as sink:
         sink.create("A.gguf", 1).write(0, b"x")
         with pytest.raises(RefusedError, match=r"a\.gguf and A\.gguf are one name"):
             sink.create("a.gguf", 1)
+
+
+def test_a_drive_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a:b.gguf` names a drive of Windows: then not even the root exists."""
+    monkeypatch.setattr(Path, "exists", lambda *_, **__: False)
+    with pytest.raises(UsageError, match="doesn't exist"):
+        check_target("b.gguf")
 
 
 # ------------------------------------------------------------------------------------------------ missing calls
@@ -100,6 +114,7 @@ def test_without_fcntl_a_lock_is_a_file_and_nothing_is_shared(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("missing", ["pwrite", "fdatasync", "posix_fallocate", "copy_file_range", "chown"])
+@posix_only
 def test_a_file_is_written_without_a_call_of_posix(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +160,7 @@ def test_a_target_that_another_program_has_open_stays(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("platform", ["darwin", "linux"])
 def test_a_limit_of_memory_that_macos_refuses(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
     done = []
 
     def limit(which: int, values: tuple[int, int]) -> None:
@@ -165,6 +181,7 @@ def test_a_limit_of_memory_that_macos_refuses(platform: str, monkeypatch: pytest
 # ------------------------------------------------------------------------------------------------ places and texts
 
 
+@posix_only
 def test_long_paths_have_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     error = FileNotFoundError(errno.ENOENT, "No such file", "x" * 300)
     assert next_step(error) is None

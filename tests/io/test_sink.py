@@ -16,12 +16,14 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from tests.system import posix_only
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.io.sink import InPlace, Sink, files, is_alive, publish, write_file
 from weighbridge.io.source import FileSource
 
 
+@posix_only
 def test_a_file_appears_whole_with_the_mode_of_any_file(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
@@ -33,6 +35,7 @@ def test_a_file_appears_whole_with_the_mode_of_any_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
+@posix_only
 def test_an_existing_file_is_refused_and_named_option_allows_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     (tmp_path / "a").chmod(0o600)
@@ -44,6 +47,7 @@ def test_an_existing_file_is_refused_and_named_option_allows_it(tmp_path: Path) 
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600  # an existing file keeps its mode
 
 
+@posix_only
 def test_a_symlink_stays_one_and_what_it_names_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
@@ -193,6 +197,7 @@ def test_not_enough_space_is_told_before_anything_is_made(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@posix_only
 def test_a_full_disk_while_preallocating_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -234,6 +239,7 @@ def test_a_write_outside_the_file_is_refused(tmp_path: Path) -> None:
             sink.create("", 4).write(offset, b"xy")
 
 
+@posix_only
 def test_a_killed_process_harms_nothing_and_its_rest_is_removed_next_time(tmp_path: Path) -> None:
     target = tmp_path / "t"
     target.write_bytes(b"old")
@@ -253,6 +259,7 @@ def test_a_killed_process_harms_nothing_and_its_rest_is_removed_next_time(tmp_pa
     assert target.read_bytes() == b"new"
 
 
+@posix_only
 def test_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / f".t.{os.getppid()}.partial"
     other.write_bytes(b"busy")

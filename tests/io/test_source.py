@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.costs import traced_memory
+from tests.system import posix_only
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.io.cursor import Cursor
@@ -63,6 +64,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_told(tmp_path: Path) -> None:
     assert caught.value.offset == 100
 
 
+@posix_only
 def test_a_file_deleted_while_open_still_reads(tmp_path: Path) -> None:
     path = _written(tmp_path / "f", DATA)
     source = FileSource(path)
@@ -87,6 +89,7 @@ def test_a_private_view_changes_no_file(tmp_path: Path) -> None:
     assert source.map()[0] == DATA[0]
 
 
+@posix_only
 def test_what_is_no_regular_file_is_refused_without_hanging(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         FileSource(tmp_path)

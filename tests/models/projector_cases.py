@@ -658,6 +658,36 @@ CASES.update({
 })  # fmt: skip
 
 
+CASES["cogvlm"] = (
+    "",
+    {
+        **{key: value for key, value in _TEXT.items() if key != "num_key_value_heads"},
+        "architectures": ["CogVLMForCausalLM"],
+        "model_type": "cogvlm",
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "vision_config": {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 3,
+            "num_heads": 4,
+            "image_size": 56,
+            "patch_size": 14,
+            "layer_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "num_positions": 17,
+            "in_channels": 3,
+            "dropout_prob": 0.0,
+        },
+    },
+    PREPROCESSOR,
+)
+
+
 CASES["lfm2-audio"] = (
     "",
     {
@@ -931,8 +961,8 @@ WITHOUT_CLASS: Final = {
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
     **{name: _by_tables(name) for name in (
-        "gemma3n", "lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl", "step3.7",
-        "deepseek-ocr", "unlimited-ocr",
+        "cogvlm", "gemma3n", "lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
+        "step3.7", "deepseek-ocr", "unlimited-ocr",
     )},
 }  # fmt: skip
 

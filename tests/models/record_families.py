@@ -170,7 +170,7 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     )
     from tests.models.record_reference import _keys
     from tests.oracles import twins
-    from tests.oracles.reference_converter import with_hparams, with_narrow_plamo
+    from tests.oracles.reference_converter import with_exact_mean, with_hparams, with_narrow_plamo
 
     twin = twins.STAND_INS[case.config.replace("Config", "ForCausalLM")] if case.twin else None
     if twin is not None:
@@ -178,6 +178,7 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
         twin.write(folder, parent / "twin")
         folder = parent / "twin"
     with_narrow_plamo()
+    with_exact_mean()
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"

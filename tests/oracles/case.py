@@ -97,6 +97,8 @@ class Case:
     products: tuple[tuple[str, str], ...] = ()  # how names of pairs end of which a GGUF has the product
     tails: dict[str, int] = field(default_factory=dict)  # how many elements count of what ends so; zeros follow
     unit: bool = False  # whether a GGUF has the rows of its output at length 1
+    ternary: bool = False  # whether a GGUF has the matrices of its layers rounded to three values
+    zero_mean: tuple[str, ...] = ()  # how names of vectors end from which a GGUF has their mean subtracted
     twin: bool = False  # the reference converts none of its class: it is asked for the model of twins.STAND_INS
     mtp: bool = False  # a layer that predicts further tokens behind the others
     # what packs its folder as it is published: experts in MXFP4 and the rest in bfloat16, and whatever else

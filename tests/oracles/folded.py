@@ -44,3 +44,11 @@ def falcon_h1(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]
 def at_length_1(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Baichuan 2's output as llama.cpp's own instructions want it before it is converted: each row over its length."""
     return rows / np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def spread(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A matrix of BitNet that comes back from a GGUF, which has it rounded to its mean magnitude: three values whose
+    mean magnitude is that of the matrix."""
+    mean = np.abs(matrix).mean(dtype=np.float64)
+    signs = np.clip(np.rint(matrix / mean), -1, 1)
+    return (signs * mean / np.abs(signs).mean()).astype(np.float32)

@@ -147,6 +147,17 @@ def with_narrow_plamo() -> None:
     )
 
 
+def with_exact_mean() -> None:
+    """The mean of a whole tensor from a sum in F64: torch's depends on the processor's vectors and on the threads.
+    BitNet's matrices are rounded by it, a bias of Sarvam's has it subtracted."""
+    import torch
+
+    plain = torch._C.TensorBase.mean
+    torch.Tensor.mean = lambda self, *rest, **named: (
+        plain(self, *rest, **named) if rest or named else plain(self.double()).to(self.dtype)
+    )
+
+
 # --- the process itself ---------------------------------------------------------------------------------------------
 
 
@@ -156,6 +167,7 @@ def _run(tree: str, job: Job) -> str | None:
     original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
     known = _with_own_mtp(ModelBase)
     with_narrow_plamo()
+    with_exact_mean()
     try:
         if job.pre is not None:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre

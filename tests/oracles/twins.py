@@ -418,6 +418,21 @@ def _hunyuan4(config: Config) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in apart} | _rope(config)
 
 
+_BITNET = {"inner_attn_ln": "attn_sub_norm", "ffn_layernorm": "ffn_sub_norm"}
+
+
+def _bitnet(config: Config) -> dict[str, Any]:
+    return {**_llama(config), "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2}
+
+
+def _rounded(config: Config, name: str, tensor: Any) -> Tensors:
+    """BitNet: the matrices of its layers as the class rounds them when it runs."""
+    if not name.endswith("_proj.weight"):
+        return {name: tensor}
+    mean = tensor.double().abs().mean().float()
+    return {name: (tensor / mean).round().clamp(-1, 1) * mean}
+
+
 def _in_halves(config: Config, name: str, tensor: Any) -> Tensors:
     """llama.cpp rotates neighbours, as DeepSeek V3 does; transformers 5.23 rotates the halves of the same rows."""
     import torch
@@ -431,6 +446,7 @@ def _in_halves(config: Config, name: str, tensor: Any) -> Tensors:
 
 
 TWINS: dict[str, Twin] = {
+    "BitnetForCausalLM": Twin("BitNetConfig", _bitnet, _BITNET, _rounded),
     "HYV4ForCausalLM": Twin("HYV4Config", _hunyuan4, {}, _in_halves),
     "MiMoV2ForCausalLM": Twin("MiMoV2FlashConfig", _mimo, {"attention_sink_bias": "sinks"}, _in_three),
     "KimiK25ForConditionalGeneration": Twin("DeepseekV3Config", _kimi, {"language_model.": ""}, _writing),

@@ -14,7 +14,7 @@ from tests.examples import examples
 from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions, nodes
-from weighbridge.tensors.functions import log_expm1, log_neg, neg_exp, softplus
+from weighbridge.tensors.functions import exp, log, log_expm1, log_neg, neg_exp, softplus
 from weighbridge.tensors.layouts import swapped_order
 
 FLOATS = st.floats(-80, 80, width=32)
@@ -207,3 +207,46 @@ def test_swapped_runs_are_those_of_the_reference() -> None:
     assert swapped_order(160, 2, 2, 3).tolist() == [*expected, *(80 + n for n in expected)]
     with pytest.raises(FormatError):
         swapped_order(10, 2, 2, 3)
+
+
+def test_exp_is_neg_exp_without_its_sign() -> None:
+    x = np.linspace(-14, 30, 501).astype(np.float32)
+    assert np.array_equal(exp(x), -neg_exp(x))
+    assert np.array_equal(log(exp(x)), log_neg(neg_exp(x)))
+
+
+@pytest.mark.parametrize("kind", ["<f4", "<f2"])
+def test_a_matrix_is_rounded_as_bitnet_s_class_does(kind: str) -> None:
+    """conversion/bitnet.py `weight_quant`, within the last bit of torch's mean; `spread` rounds to the same again."""
+    import torch
+
+    values = np.random.default_rng(1).standard_normal((96, 80)).astype(kind)
+    source = nodes.const(values, F32 if kind == "<f4" else F16)
+    rounded = nodes.round_ternary(source)
+    found = rounded.read_all().view(kind).reshape(values.shape)
+    plain = torch.from_numpy(values).float()
+    inverse = 1 / plain.abs().mean().clamp(min=1e-5)
+    wanted = ((plain * inverse).round().clamp(-1, 1) / inverse).numpy()
+    step = 2.0**-22 if kind == "<f4" else 2.0**-10
+    assert np.allclose(found.astype(np.float32), wanted, rtol=step, atol=0)
+    assert len(np.unique(found)) == 3
+    again = nodes.round_ternary(nodes.spread_ternary(rounded)).read_all().view(kind).reshape(values.shape)
+    assert np.allclose(again.astype(np.float32), found.astype(np.float32), rtol=2 * step, atol=0)
+    for node in (rounded, nodes.spread_ternary(rounded)):
+        with traced_memory() as memory:
+            node.read(0, 96, np.empty(node.spec.nbytes, np.uint8))
+        assert memory.peak <= node.scratch(0, 96) + 128_000
+        parts = [node.read(lo, lo + 8) for lo in range(0, 96, 8)]
+        assert np.concatenate(parts).tobytes() == node.read_all().tobytes()
+
+
+def test_zeros_are_rounded_to_zeros() -> None:
+    zeros = nodes.const(np.zeros((4, 8), np.float32), F32)
+    for node in (nodes.round_ternary(zeros), nodes.spread_ternary(zeros)):
+        assert not node.read_all().any()
+
+
+def test_a_vector_minus_its_mean() -> None:
+    values = np.random.default_rng(2).standard_normal(37).astype(np.float32)
+    found = nodes.centered(nodes.const(values, F32)).read_all().view(np.float32)
+    assert np.array_equal(found, values - values.mean(dtype=np.float64).astype(np.float32))

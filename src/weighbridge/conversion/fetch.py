@@ -10,7 +10,6 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from weighbridge.adapters.remote.web import SIDECARS
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import check_globs
 from weighbridge.containers.numbered import numbered
@@ -69,5 +68,7 @@ def _set_of(src: RemotePath, root: RemotePath) -> Iterator[str]:
         shards = (path.relative_to(root).as_posix() for path in locate(src).weights)
         yield from (name for name in shards if name != src.name)
     if indexed:
+        from weighbridge.adapters.remote.web import SIDECARS  # late: loads http.client and ssl
+
         siblings = root.children()
         yield from (name for name in SIDECARS if name in siblings and name != src.name)

@@ -52,6 +52,16 @@ def log_neg(values: F32s) -> F32s:
         return np.where(done & (_neg_exp(chosen) == values), chosen, nearest)
 
 
+def exp(values: F32s) -> F32s:
+    """exp(x). FloatingPointError if a result isn't a finite F32."""
+    return -neg_exp(values)
+
+
+def log(values: F32s) -> F32s:
+    """The inverse of `exp`, as `log_neg` is that of `neg_exp`."""
+    return log_neg(-values)
+
+
 def softplus(values: F32s) -> F32s:
     """log(1 + exp(x)). FloatingPointError if a result isn't a finite F32."""
     with np.errstate(over="raise", under="ignore"):
@@ -72,6 +82,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
     {
         "neg_exp": (neg_exp, "log_neg"),
         "log_neg": (log_neg, "neg_exp"),
+        "exp": (exp, "log"),
+        "log": (log, "exp"),
         "softplus": (softplus, "log_expm1"),
         "log_expm1": (log_expm1, "softplus"),
     }

@@ -68,11 +68,14 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("transpose", change="Transposed", transposes=True),
             LayoutRow("shift", change="Shifted"),
             LayoutRow("neg_exp", change="NegExp"),
+            LayoutRow("exp", change="Exp"),
             LayoutRow("softplus", change="Softplus"),
             LayoutRow("times", change="times", from_config=True),
             LayoutRow("padded", change="Padded"),
             LayoutRow("halved", change="Halved", splits=False),
             LayoutRow("unit", change="UnitRows", splits=False, normalizes=True),
+            LayoutRow("zero_mean", change="ZeroMean", splits=False, normalizes=True),
+            LayoutRow("ternary", change="Ternary", splits=False, normalizes=True),
             LayoutRow("multiplied", change="Multiplied", splits=False, multiplies=True),
         )
     }

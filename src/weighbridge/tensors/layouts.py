@@ -28,6 +28,7 @@ from weighbridge.tensors.nodes import (
     T,
     apply_function,
     cast,
+    centered,
     concat,
     decode,
     gather,
@@ -35,9 +36,11 @@ from weighbridge.tensors.nodes import (
     normalize_rows,
     pairwise,
     reshape,
+    round_ternary,
     scaled,
     shift,
     slice_rows,
+    spread_ternary,
     transpose,
     zeros,
 )
@@ -290,6 +293,19 @@ class NegExp:
 
 
 @dataclass(frozen=True, slots=True)
+class Exp:
+    """As `NegExp`, without the sign."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return apply_function(node, "exp")
+
+    def undo(self, node: T) -> T:
+        return apply_function(node, "log")
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Each element times several numbers in turn: multipliers in a config (Hugging Face) <-> folded into the weights
     (ggml). Each product is rounded, so a round trip is exact within about 2^-23 per factor."""
@@ -334,6 +350,35 @@ class UnitRows:
 
     def undo(self, node: T) -> T:
         return node
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroMean:
+    """A vector of which only differences count (Hugging Face: what is added before experts are chosen) <-> minus its
+    mean (ggml). `undo` leaves it so: the model computes the same."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return centered(node)
+
+    def undo(self, node: T) -> T:
+        return node
+
+
+@dataclass(frozen=True, slots=True)
+class Ternary:
+    """A matrix that the model rounds at run time to three values, minus the mean magnitude, 0 and the mean (Hugging
+    Face's BitNet) <-> rounded (ggml). `undo` makes the values larger, so that the model rounds them to those of ggml
+    within 2^-22."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return round_ternary(node)
+
+    def undo(self, node: T) -> T:
+        return spread_ternary(node)
 
 
 @dataclass(frozen=True, slots=True)

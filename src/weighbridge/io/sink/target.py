@@ -134,11 +134,13 @@ class Sink(Staging):
             again = self._journal is not None and self._again(path, size)
             out = OutFile(path, size, again=again, reserved=self._reserved)
         except FileExistsError:
-            twin = next((f.path for f in self._open if f.path.name.casefold() == path.name.casefold()), path)
-            if twin == path:
+            # Names, since paths of Windows are equal whatever their case.
+            names = (f.path.name for f in self._open)
+            twin = next((one for one in names if one.casefold() == path.name.casefold()), path.name)
+            if twin == path.name:
                 raise
             raise RefusedError(
-                f"{name} and {twin.name} are one name on this file system", hint="write to one that tells case apart"
+                f"{name} and {twin} are one name on this file system", hint="write to one that tells case apart"
             ) from None
         self._open.append(out)
         if self._journal is not None:  # records of a file are worthless without its name
@@ -226,11 +228,13 @@ def check_target(
     if not overwrite and (any(real.iterdir()) if real.is_dir() else real.exists()):
         linked = f"{path} is a link to {real}, which exists already"
         raise RefusedError(linked if path.is_symlink() else f"{path} exists already", option="--overwrite")
+    above = next((p for p in real.parents if p.exists()), None)
+    if above is None:  # a drive of Windows
+        raise UsageError(f"{real.anchor or real} doesn't exist", hint="choose another target")
     missing = [p for p in real.parents if not p.exists()]
     if len(missing) > 1 and not parents:
         words = f"{missing[-1]} doesn't exist, so {path} would need {len(missing)} new folders above it"
         raise RefusedError(words, option="--parents")
-    above = next(p for p in real.parents if p.exists())
     if not os.access(above, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 

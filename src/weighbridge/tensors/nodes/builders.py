@@ -10,13 +10,25 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
-from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, UnpackBits, UpgradeBlocks
-from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, Pairwise, RescaleRows, Scaled, Shift
+from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, Mean, UnpackBits, UpgradeBlocks
+from weighbridge.tensors.nodes.elementwise import (
+    Centered,
+    Elementwise,
+    NormalizeRows,
+    Pairwise,
+    RescaleRows,
+    RoundTernary,
+    Scaled,
+    Shift,
+    SpreadTernary,
+)
 from weighbridge.tensors.nodes.logical import T, cast, decode, is_floating, needs_decoding
 from weighbridge.tensors.nodes.moves import concat, reshape, slice_rows
 from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
 from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Transcode
 from weighbridge.tensors.reference import legacy_blocks
+
+_NUMBER = Spec((1,), F32)
 
 
 def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
@@ -50,7 +62,7 @@ def pack_with_global(node: Node, packer: GlobalScalePacker, global_scale: Node) 
 
 def abs_max(nodes: Sequence[LogicalTensor]) -> AbsMax:
     """The largest magnitude in all tensors, F32 [1]."""
-    return AbsMax(Spec((1,), F32), tuple(cast(node, F32) for node in nodes))
+    return AbsMax(_NUMBER, tuple(cast(node, F32) for node in nodes))
 
 
 def transcode(node: QuantizedTensor, dtype: DType) -> Transcode:
@@ -79,6 +91,27 @@ def scaled(node: T, by: float, *, over: bool = False) -> T:
     if is_floating(node):
         return Scaled(node.spec, node, by, over)
     return scaled(cast(node, F32, CastReport()), by, over=over)
+
+
+def centered(node: LogicalTensor) -> Centered:
+    """Every element minus the mean of all, in F32."""
+    node = cast(node, F32, CastReport())
+    return Centered(node.spec, node, Mean(_NUMBER, (node,)))
+
+
+def round_ternary(node: T) -> T:
+    """Every element rounded to -m, 0 or m, the mean magnitude of all, in F16 for an F16 tensor, else in F32."""
+    if not is_floating(node):
+        return round_ternary(cast(node, F32, CastReport()))
+    return RoundTernary(node.spec, node, Mean(_NUMBER, (cast(node, F32),), magnitudes=True))
+
+
+def spread_ternary(node: T) -> T:
+    """A tensor of three values, larger, so that `round_ternary` returns it."""
+    if not is_floating(node):
+        return spread_ternary(cast(node, F32, CastReport()))
+    over = (cast(node, F32),)
+    return SpreadTernary(node.spec, node, Mean(_NUMBER, over, magnitudes=True), AbsMax(_NUMBER, over))
 
 
 def pairwise(node: LogicalTensor, other: LogicalTensor, operation: str) -> Pairwise:

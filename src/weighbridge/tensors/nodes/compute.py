@@ -4,6 +4,7 @@ elements or rows independently are in elementwise.py."""
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import cached_property
@@ -54,19 +55,15 @@ class Decode(UnaryNode):
 
 
 @dataclass(frozen=True, eq=False)
-class AbsMax(Node):
-    """The largest magnitude in several F32 tensors, F32 [1]. They are read once, in bands."""
+class WholeTensor(Node):
+    """A number computed from all elements of several F32 tensors, F32 [1]. They are read once, in bands."""
 
     over: tuple[Node, ...]
 
     @cached_property
+    @abstractmethod
     def value(self) -> np.float32:
-        abs_max = np.float32(0)
-        for run in self._bands():
-            with borrow(run) as (data,):
-                values = data.view(np.float32)
-                abs_max = np.maximum(abs_max, np.abs(kernels.extremes(values, values.size, values.size)).max())
-        return abs_max
+        """The number."""
 
     def _bands(self) -> Iterator[RowRange]:
         for node in (node for node in self.over if node.spec.elements):
@@ -86,11 +83,41 @@ class AbsMax(Node):
         first: dict[int, RowRange] = {}
         for run in self._bands():
             first.setdefault(id(run.node), run)
-        return max((2 * (b - a) * n.spec.row_bytes + n.scratch(a, b) for n, a, b in first.values()), default=0)
+        return max((3 * (b - a) * n.spec.row_bytes + n.scratch(a, b) for n, a, b in first.values()), default=0)
 
     @property
     def sources(self) -> tuple[Node, ...]:
         return self.over
+
+
+@dataclass(frozen=True, eq=False)
+class AbsMax(WholeTensor):
+    """The largest magnitude."""
+
+    @cached_property
+    def value(self) -> np.float32:
+        abs_max = np.float32(0)
+        for run in self._bands():
+            with borrow(run) as (data,):
+                values = data.view(np.float32)
+                abs_max = np.maximum(abs_max, np.abs(kernels.extremes(values, values.size, values.size)).max())
+        return abs_max
+
+
+@dataclass(frozen=True, eq=False)
+class Mean(WholeTensor):
+    """The mean, or that of the magnitudes, from a sum in F64."""
+
+    magnitudes: bool = False
+
+    @cached_property
+    def value(self) -> np.float32:
+        total, count = 0.0, sum(node.spec.elements for node in self.over)
+        for run in self._bands():
+            with borrow(run) as (data,):
+                values = data.view(np.float32)
+                total += float((np.abs(values) if self.magnitudes else values).sum(dtype=np.float64))
+        return np.float32(total / max(count, 1))
 
 
 @dataclass

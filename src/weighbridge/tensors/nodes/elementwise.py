@@ -1,5 +1,5 @@
-"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`) or each row
-(`NormalizeRows`, `RescaleRows`)."""
+"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`), with a number
+of the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`, `RescaleRows`)."""
 
 from __future__ import annotations
 
@@ -81,6 +81,68 @@ class Scaled(UnaryNode):
     def _scratch(self, lo: int, hi: int) -> int:
         size = (hi - lo) * self.spec.row_bytes
         return size + min(size, 4 * functions.PIECE) * 4 + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class WithMean(UnaryNode):
+    """A node that needs the mean of a whole tensor, F32 [1]."""
+
+    mean: Node
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, lo, hi), RowRange(self.mean, 0, 1)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Centered(WithMean):
+    """Each element of an F32 tensor minus the mean."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with borrow(*self._needs(lo, hi)) as (data, mean):
+            np.subtract(data.view(np.float32), mean.view(np.float32), out=out.view(np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class RoundTernary(WithMean):
+    """Each element of an F32 or F16 tensor rounded to -m, 0 or m, where m is `mean` (taken as at least 1e-5): computed
+    in F32 and rounded to the tensor's type, like BitNet's classes."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
+        with borrow(*self._needs(lo, hi)) as (data, mean), np.errstate(all="ignore"):
+            inverse = np.float32(1) / np.maximum(mean.view(np.float32), np.float32(1e-5))
+            values, results = data.view(kind), out.view(kind)
+            for at in range(0, values.size, functions.PIECE):
+                piece = values[at : at + functions.PIECE].astype(np.float32) * inverse
+                results[at : at + piece.size] = np.clip(np.rint(piece), -1, 1) / inverse
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 16 * min((hi - lo) * self.spec.row_atoms, functions.PIECE)
+
+
+@dataclass(frozen=True, eq=False)
+class SpreadTernary(WithMean):
+    """The elements -m, 0 and m of an F32 or F16 tensor, whose largest magnitude is `peak`, made larger until their mean
+    magnitude is m: `RoundTernary` returns them."""
+
+    peak: Node
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
+        with borrow(*self._needs(lo, hi)) as (data, mean, peak):
+            ratio = peak.view(np.float32) / np.maximum(mean.view(np.float32), np.finfo(np.float32).tiny)
+            np.multiply(data.view(kind), ratio, out=out.view(kind), dtype=np.float32, casting="same_kind")
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [*super()._needs(lo, hi), RowRange(self.peak, 0, 1)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (*super().sources, self.peak)
 
 
 @dataclass(frozen=True, eq=False)
