@@ -35,9 +35,8 @@ def entry(name: str, one: Any, heading: str) -> Iterator[str]:
     """Heading, signature and description of a name."""
     yield f"{heading} {name.rpartition('.')[2] if heading == '###' else name}\n"
     yield f"```text\n{name}{signature(one)}\n```\n"
-    text = inspect.getdoc(one) or ""
-    if text and not text.startswith(f"{getattr(one, '__name__', '')}("):  # which dataclasses write themselves
-        yield f"{described(text)}\n"
+    if one.__doc__:  # its own, no base class's
+        yield f"{described(inspect.cleandoc(one.__doc__))}\n"
 
 
 def signature(one: Any) -> str:
