@@ -35,8 +35,8 @@ def entry(name: str, one: Any, heading: str) -> Iterator[str]:
     """Heading, signature and description of a name."""
     yield f"{heading} {name.rpartition('.')[2] if heading == '###' else name}\n"
     yield f"```text\n{name}{signature(one)}\n```\n"
-    if one.__doc__:  # its own, no base class's
-        yield f"{described(inspect.cleandoc(one.__doc__))}\n"
+    if text := one.__doc__ if isinstance(one, type) else inspect.getdoc(one):  # a class has no base class's
+        yield f"{described(inspect.cleandoc(text))}\n"
 
 
 def signature(one: Any) -> str:
