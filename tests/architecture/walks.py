@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from tests.architecture import house
 
 _PACKAGE = f"{house.PACKAGE}/"
+_RECORDS = f"{_PACKAGE}base/records.py"
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function, not the body of a class
 
 
@@ -113,11 +114,11 @@ class Tracer:
             self.codes.add(code)
 
     def functions(self) -> list[Function]:
-        """The functions proper: no class bodies, comprehensions or lambdas."""
+        """The functions proper: no class bodies, comprehensions or lambdas, no methods that a dataclass has."""
         return sorted(
             Function(code.co_filename.removeprefix(_PACKAGE), code.co_qualname)
             for code in self.codes
-            if not code.co_name.startswith("<") and code.co_flags & _OPTIMIZED
+            if not code.co_name.startswith("<") and code.co_flags & _OPTIMIZED and code.co_filename != _RECORDS
         )
 
 

@@ -191,8 +191,8 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"numpy", "rich", "ml_dtypes", "torch", "asyncio", "weighbridge._native", "weighbridge.api"}
     assert {name for name in loaded if name.startswith("weighbridge.")} <= {
-        "weighbridge.base", "weighbridge.base.errors", "weighbridge.base.options", "weighbridge.cli",
-        "weighbridge.cli.main", "weighbridge.cli.options", "weighbridge.cli.render",
+        "weighbridge.base", "weighbridge.base.errors", "weighbridge.base.options", "weighbridge.base.records",
+        "weighbridge.cli", "weighbridge.cli.main", "weighbridge.cli.options", "weighbridge.cli.render",
     }  # fmt: skip
 
 

@@ -291,6 +291,7 @@ def test_measurements_are_drawn(visit: Visits, reports_url: str) -> None:
     models, tensors = (
         page.locator("section", has_text=text) for text in ("Size against divergence", "Errors of the tensors")
     )
+    models.locator("svg .name").first.wait_for()
     assert sorted(models.locator("svg .name").all_text_contents()) == ["f16.gguf", "q4.gguf"]
     assert models.locator("tbody tr").count() == 3
     assert "1 measured model isn’t among them" in models.inner_text()

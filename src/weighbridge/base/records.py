@@ -46,13 +46,18 @@ def _process(how: dict[str, Any], cls: type) -> type:
         cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
     cls.__doc__ = document
     cls.__dataclass_params__.frozen = frozen  # type: ignore[attr-defined]
-    methods: dict[str, Any] = {"__init__": _first_init(cls)}
+
+    def __init__(self: Any, *args: Any, **keywords: Any) -> None:
+        compile_init(cls)(self, *args, **keywords)
+
+    methods: dict[str, Any] = {"__init__": __init__}
     if "__init__" not in cls.__dict__:
         methods["__signature__"] = _InitSignature(cls)
     if repr:
         methods["__repr__"] = _repr(tuple(f.name for f in fields(cls) if f.repr))
+    compared = _values_of([f for f in fields(cls) if f.compare])
     if eq:
-        methods["__eq__"] = _eq(_values_of([f for f in fields(cls) if f.compare]))
+        methods["__eq__"] = lambda a, b: compared(a) == compared(b) if b.__class__ is a.__class__ else NotImplemented
     if frozen:
         methods |= _frozen(cls)
     if frozen and slots:
@@ -62,8 +67,8 @@ def _process(how: dict[str, Any], cls: type) -> type:
             setattr(cls, name, method)
     # A class that defines __eq__ has __hash__ = None from Python.
     if eq and (explicit_hash is MISSING or (explicit_hash is None and "__eq__" in cls.__dict__)):
-        hashed = [f for f in fields(cls) if (f.compare if f.hash is None else f.hash)]
-        cls.__hash__ = _hash(_values_of(hashed)) if frozen else None  # type: ignore[assignment]
+        hashed = _values_of([f for f in fields(cls) if (f.compare if f.hash is None else f.hash)])
+        cls.__hash__ = (lambda self: hash(hashed(self))) if frozen else None  # type: ignore[assignment, method-assign, misc]
     return cls
 
 
@@ -80,13 +85,6 @@ def _unfrozen(cls: type) -> Iterator[None]:
         finally:
             for p in frozen:
                 p.frozen = True
-
-
-def _first_init(cls: type) -> Callable[..., None]:
-    def __init__(self: Any, *args: Any, **keywords: Any) -> None:
-        compile_init(cls)(self, *args, **keywords)
-
-    return __init__
 
 
 class _InitSignature:
@@ -153,17 +151,6 @@ def _repr(names: tuple[str, ...]) -> Callable[[Any], str]:
         return f"{self.__class__.__qualname__}({values})"
 
     return __repr__
-
-
-def _eq(values: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
-    def __eq__(self: Any, other: Any) -> bool:
-        return bool(values(self) == values(other)) if other.__class__ is self.__class__ else NotImplemented
-
-    return __eq__
-
-
-def _hash(values: Callable[[Any], Any]) -> Callable[[Any], int]:
-    return lambda self: hash(values(self))
 
 
 def _frozen(cls: type) -> dict[str, Any]:

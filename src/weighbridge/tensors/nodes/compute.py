@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +56,10 @@ class Decode(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class WholeTensor(Node):
-    """A number computed from all elements of several F32 tensors, F32 [1]. They are read once, in bands."""
+    """A number computed from all elements of several F32 tensors, F32 [1]. They are read once, in bands, each of which
+    takes the memory of `copies`."""
 
+    copies: ClassVar[int] = 2
     over: tuple[Node, ...]
 
     @cached_property
@@ -83,7 +85,9 @@ class WholeTensor(Node):
         first: dict[int, RowRange] = {}
         for run in self._bands():
             first.setdefault(id(run.node), run)
-        return max((3 * (b - a) * n.spec.row_bytes + n.scratch(a, b) for n, a, b in first.values()), default=0)
+        return max(
+            (self.copies * (b - a) * n.spec.row_bytes + n.scratch(a, b) for n, a, b in first.values()), default=0
+        )
 
     @property
     def sources(self) -> tuple[Node, ...]:
@@ -108,6 +112,7 @@ class AbsMax(WholeTensor):
 class Mean(WholeTensor):
     """The mean, or that of the magnitudes, from a sum in F64."""
 
+    copies: ClassVar[int] = 3
     magnitudes: bool = False
 
     @cached_property
