@@ -169,6 +169,8 @@ def _last_with_experts(stated: dict[str, Any]) -> int:
 
 #: transformers 5.23 refuses the config that this class has by default
 WITHOUT_DEFAULTS = ("gemma4_assistant",)
+#: transformers' class of this model type reads other configs
+NAMESAKES = ("BitnetForCausalLM", "BailingMoeV3ForCausalLM")
 
 
 def _heads(model_type: str) -> tuple[int, int] | None:
@@ -189,6 +191,7 @@ def test_heads_of_keys_that_a_config_does_not_count_are_as_many_as_its_class_has
             model_type = architecture.model_type
             bare = {"architectures": [name], "model_type": model_type}
             known = model_type in transformers.CONFIG_MAPPING and model_type not in WITHOUT_DEFAULTS
+            known = known and name not in NAMESAKES
             if known and _sized(each, bare) and (heads := _heads(model_type)):
                 filled = each.effective(bare | {"num_attention_heads": heads[0]})
                 asked[each.name, name] = filled["num_key_value_heads"], heads[1]
