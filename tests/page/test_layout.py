@@ -113,6 +113,18 @@ def test_data_files_of_a_distributed_checkpoint_have_maps(tmp_path: Path) -> Non
         assert view["regions"][0]["label"] == entry.name
 
 
+def test_the_index_of_a_distributed_checkpoint_shows_its_opcodes(visit: Visits, tmp_path: Path) -> None:
+    """With a legend of its own, whatever the maps of the other files are coloured by."""
+    wb.export_view(unpack("two", tmp_path), tmp_path / "page.html")
+    page = mapped(visit, f"{(tmp_path / 'page.html').as_uri()}#color=type")
+    common, own = page.locator(".keyed").all_inner_texts()
+    assert "F32" in common
+    assert "header" in common
+    assert own.split() == ["import", "call", "structure", "memo", "frame", "value"]
+    painted = "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 8, 900, 1).data.buffer)).size"
+    assert page.locator("canvas").first.evaluate(painted) > 5
+
+
 def test_sizes_are_those_on_disk(tmp_path: Path) -> None:
     """Of a packed file too, whose original is larger."""
     path = tmp_path / "packed.safetensors"
