@@ -62,6 +62,9 @@ def test_shards_are_one_above_the_other(visit: Visits, models: Path, tmp_path: P
         assert [text.split()[0] for text in page.locator("main h3").all_inner_texts()] == files
         assert len(files) > 2
         assert all(names and layers for names, layers in (drawn(page, n) for n in range(len(files))))
+    wb.export_view(tmp_path / "shards", tmp_path / "page.html", models / "q4.gguf")
+    page = mapped(visit, f"{(tmp_path / 'page.html').as_uri()}#")
+    until(page, f"[...document.querySelectorAll('canvas')].filter((c) => c.names).length === {len(files) + 1}")
 
 
 def test_a_zip_is_shown_by_member(visit: Visits, tmp_path: Path) -> None:
