@@ -64,6 +64,9 @@ def test_shards_are_one_above_the_other(visit: Visits, models: Path, tmp_path: P
         assert [text.split()[0] for text in page.locator("main h3").all_inner_texts()] == files
         assert len(files) > 2
         assert all(names and layers for names, layers in (drawn(page, n) for n in range(len(files))))
+    wb.export_view(tmp_path / "shards", tmp_path / "page.html", models / "q4.gguf")
+    page = mapped(visit, f"{(tmp_path / 'page.html').as_uri()}#")
+    until(page, f"[...document.querySelectorAll('canvas')].filter((c) => c.names).length === {len(files) + 1}")
 
 
 def test_a_zip_is_shown_by_member(visit: Visits, tmp_path: Path) -> None:
@@ -113,6 +116,18 @@ def test_data_files_of_a_distributed_checkpoint_have_maps(tmp_path: Path) -> Non
             data.answer("bytes", {"model": "0", "file": "1", "offset": str(entry.offset), "length": "16"})
         )
         assert view["regions"][0]["label"] == entry.name
+
+
+def test_the_index_of_a_distributed_checkpoint_shows_its_opcodes(visit: Visits, tmp_path: Path) -> None:
+    """With a legend of its own, whatever the maps of the other files are coloured by."""
+    wb.export_view(unpack("two", tmp_path), tmp_path / "page.html")
+    page = mapped(visit, f"{(tmp_path / 'page.html').as_uri()}#color=type")
+    common, own = page.locator(".keyed").all_inner_texts()
+    assert "F32" in common
+    assert "header" in common
+    assert own.split() == ["import", "call", "structure", "memo", "frame", "value"]
+    painted = "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 8, 900, 1).data.buffer)).size"
+    assert page.locator("canvas").first.evaluate(painted) > 5
 
 
 def test_sizes_are_those_on_disk(tmp_path: Path) -> None:

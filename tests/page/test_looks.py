@@ -18,6 +18,7 @@ from tests.page.test_assemble import answers_of
 from tests.page.test_browser import settled
 from tests.page.test_layout import drawn, mapped
 from tests.page.test_views import adapter
+from tests.reports.lineage_models import folder, random_model, stored
 
 import weighbridge as wb
 from weighbridge.page.data import PageData
@@ -148,7 +149,7 @@ def test_what_accompanies_a_model_is_not_compared_with_it(visit: Visits, pages: 
     assert "of the weight’s" in page.locator("main").inner_text()
     tabs = page.locator("nav li button").all_inner_texts()
     assert "Adapter" in tabs
-    assert not {"Differences", "Lineage", "Microscope"} & set(tabs)
+    assert not {"Differences", "Lineage", "Microscope", "Tokenizer"} & set(tabs)  # neither has a tokenizer
     wb.convert(write_folder(golden()["gemma3"], tmp_path / "model"), tmp_path / "p.gguf", mmproj=True)
     with PageData(tmp_path / "p.gguf") as data:
         assert json.loads(data.answer("start", {}))["models"][0]["projector"] is True
@@ -161,6 +162,54 @@ def test_what_accompanies_a_model_is_not_compared_with_it(visit: Visits, pages: 
     assert (option.inner_text(), option.evaluate("it => getComputedStyle(it).display")) == ("--mmproj", "inline")
     first = answers_of((pages / "cut.html").read_text())["start?"]["answer"]["models"][0]
     assert first["projector"] is False
+
+
+@pytest.mark.parametrize(("form", "kind", "runs"), [
+    ("lora", "PEFT adapter, LoRA", "PEFT applies it"),
+    ("lora.gguf", "GGUF LoRA adapter, llama", "llama.cpp takes it as --lora"),
+])  # fmt: skip
+def test_an_adapter_is_told_from_a_model(
+    visit: Visits, pages: Path, tmp_path: Path, form: str, kind: str, runs: str
+) -> None:
+    """It has no memory, family or architecture of its own."""
+    if form == "lora.gguf":
+        wb.convert(pages / "lora", tmp_path / form, base=pages / "base")
+    wb.export_view(pages / "lora" if form == "lora" else tmp_path / form, tmp_path / "page.html")
+    page = opened(visit, tmp_path, "page.html", "summary")
+    answers = page.locator(".answers li").all_inner_texts()
+    told = [answer.splitlines()[-1] for answer in answers]
+    assert [kind, f"accompanies a model: {runs}"] == [text for text in told if text.startswith((kind, "accomp"))]
+    assert "Family" not in page.locator("main").inner_text()
+    assert "Architecture" not in page.locator("nav li button").all_inner_texts()
+    with PageData(pages / "lora" if form == "lora" else tmp_path / form) as data:
+        answers = json.loads(data.answer("findings", {"model": "0"}))["answers"]
+    assert ("info", "memory depends on that model") in [(answer["level"], answer["text"]) for answer in answers]
+
+
+def test_a_tokenizer_that_cannot_be_read_is_not_hidden(visit: Visits, tmp_path: Path) -> None:
+    llama(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.model").write_bytes(b"no protobuf")
+    wb.export_view(tmp_path / "model", tmp_path / "page.html")
+    assert "Not shown: " in opened(visit, tmp_path, "page.html", "tokenizer").locator("main").inner_text()
+
+
+def test_an_algorithm_has_one_name(visit: Visits, tmp_path: Path) -> None:
+    """In the table of both tokenizers, and below it."""
+    folder(tmp_path / "model", stored(random_model(0)))
+    wb.convert(tmp_path / "model", tmp_path / "model.gguf", dtype="f16")
+    wb.export_view(tmp_path / "model.gguf", tmp_path / "page.html", tmp_path / "model")
+    text = opened(visit, tmp_path, "page.html", "tokenizer").locator("main").inner_text()
+    both, one = re.findall(r"Algorithm\s+(\S+)(?:\s+(\S+))?", text)
+    assert both[0] == both[1] == one[0] == "BPE"
+
+
+def test_values_of_a_header_are_shown_as_written(pages: Path) -> None:
+    """In JSON, not in Python."""
+    with PageData(pages / "base") as data:
+        bytes_of = json.loads(data.answer("bytes", {"model": "0", "file": "0", "offset": "0", "length": "400"}))
+    values = {region["label"]: region["value"] for region in bytes_of["regions"]}
+    assert values["format"] == '"pt"'
+    assert values["lm_head.weight"].startswith('{"dtype":"F32","shape":[64,256],')
 
 
 def test_a_legend_on_a_phone_begins_with_the_line(visit: Visits, pages: Path) -> None:

@@ -244,6 +244,7 @@ def test_a_plan_is_drawn(visit: Visits, reports_url: str, reports: list[Path]) -
     grid = page.get_by_role("region", name="Types by layer and role")
     assert sorted(grid.locator("td.n").all_inner_texts()) == sorted(row["target"] for row in rows)
     legend = page.get_by_role("region", name="Bytes by type")
+    assert not re.search(r"NMSE (\S+) to \1$", legend.inner_text(), re.MULTILINE)
     assert sorted(legend.locator("th .name").all_inner_texts()) == sorted({row["target"] for row in rows})
     curve = page.locator("svg[aria-label^='Size against expected']")
     assert "this plan" in (curve.text_content() or "")

@@ -149,6 +149,9 @@ def test_the_tree_of_several_is_drawn_and_leads_to_each(visit: Visits, family_ur
     q4 = page.locator(".tree li", has_text="q4.gguf").last
     assert "quantized: F16 to Q4_K" in q4.inner_text()
     assert page.locator(".tree li.root").count() == 2
+    names = page.get_by_role("region", name="Relations").get_by_role("button")
+    assert len(set(names.evaluate_all("all => all.map(name => name.offsetHeight)"))) == 1  # no name is broken
+    assert page.get_by_role("button", name="Tokenizer").count() == 0  # none has one
     q4.get_by_role("button", name="Differences").click()
     until(page, "location.hash.includes('panel=diff')")
     settled(page)
@@ -276,6 +279,11 @@ def test_blocks_of_both_have_the_same_weights(visit: Visits, family: list[Path],
     page.wait_for_selector(".paired-values")
     settled(page)
     assert page.get_by_text("Row 2, from column 88: 168 weights.").count() == 1
+    rest = page.locator(".paired-values").evaluate("""box => {
+      const [first, below] = [...box.children].filter((v, i, all) => i === 0 || v.offsetTop > all[0].offsetTop);
+      return (box.clientHeight - (first.offsetTop - box.offsetTop)) / (below.offsetTop - first.offsetTop) % 1;
+    }""")
+    assert 0.2 < rest < 0.8  # a part of a row tells that there are more
     value = load_file(family[0] / "model.safetensors")["lm_head.weight"][2, 88]
     first = page.locator(".paired-values .v").first.inner_text().split("\n")
     assert np.isclose(float(first[0]), value, rtol=6e-3)

@@ -38,7 +38,7 @@ from weighbridge.cli.main import main
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import FileSource
 from weighbridge.reports.lineage.model import LineageReport
-from weighbridge.reports.lineage.words import sentence
+from weighbridge.reports.lineage.words import branch_text, sentence
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-lineage.md"
 Family = tuple[Mapping[str, Descent], LineageReport, LineageReport]
@@ -150,6 +150,18 @@ def test_the_tree_has_each_model_once_below_its_parent(family: Family) -> None:
 
 
 # ------------------------------------------------------------------------------------------ single relations
+
+
+def test_the_other_source_of_a_merge_is_called_one(base: Arrays) -> None:
+    """It hangs on the merge, which was made from it."""
+    random = np.random.default_rng(5)
+    tuned = stored({name: values + random.normal(0, 0.004, values.shape) for name, values in wide(base).items()})
+    folder(Path("tuned"), tuned)
+    wb.merge([Path("base"), Path("tuned")], Path("merged"), method="linear")
+    report = wb.lineage(["base", "tuned", "merged"])
+    assert [(row.name, row.above, row.is_parent) for row in report.tree][-1] == ("tuned", "merged", False)
+    assert branch_text(report, "tuned", "merged", False).startswith("BF16, a source of merged: 0.5 base + 0.5 tuned")
+    assert branch_text(report, "merged", "base", True).startswith("BF16, merged: 0.5 base + 0.5 tuned")
 
 
 def test_equal_models_are_the_same(base: Arrays) -> None:

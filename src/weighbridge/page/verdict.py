@@ -18,6 +18,7 @@ from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import IMATRIX_DAT
 from weighbridge.models.clients import LLAMA_CPP, ClientVerdict, loads
 from weighbridge.models.llamacpp.rules import accompanies
+from weighbridge.models.lora.forms import adapter_form
 from weighbridge.models.open import open_headers
 from weighbridge.page.views.judged_steps import JudgedStep, judged_steps
 from weighbridge.reports.identify import IdentifyReport, identify
@@ -100,17 +101,14 @@ def verdict(path: str, verified: VerifyReport, scanned: ScanReport) -> PageVerdi
     """Returns the verdict on the model at `path` from its reports, and from those that it makes here."""
     steps = judged_steps(f for file in scanned.files for f in file.findings)
     identity, client = identify(path), _client(path, verified)
-    names = (identity.title, identity.variant, identity.detail.get("architecture"))
-    named = ", ".join(dict.fromkeys(str(name) for name in names if name))
-    kind = named.replace("protocol-", "protocol ").replace("GGUF, model", "GGUF model")
     verify_rows = (
         JudgedFinding(_SEVERITIES[f.severity], "verify", f.severity.value, f.message, f.rule, f.path or "", f.tensor)
         for f in verified.findings
     )
     rows = sorted((*_scan_rows(scanned, steps), *verify_rows), key=lambda row: _RANKS[row.level])
     answers = (
-        VerdictAnswer("What it is", Level.WARNING if identity.name_lies else Level.OK, kind),
-        _whole(verified), _safe(scanned), _loaded(client, identity), _fits(path),
+        VerdictAnswer("What it is", Level.WARNING if identity.name_lies else Level.OK, _kind(identity)),
+        _whole(verified), _safe(scanned), _loaded(client, identity), _fits(path, client),
     )  # fmt: skip
     banners = (*_safety_banners(scanned, steps, verified), *_damage_banners(verified, client))
     warned = f", {plural(verified.warnings, 'warning')}" if verified.verdict == "ok" and verified.warnings else ""
@@ -130,6 +128,18 @@ def verdict(path: str, verified: VerifyReport, scanned: ScanReport) -> PageVerdi
 
 #: The question whose answer depends on the machine that the page is made on.
 OF_THIS_MACHINE: Final = "Fits this machine"
+
+_VARIANTS: Final = {
+    "lora": "LoRA", "lora-adapter": "LoRA adapter", "imatrix": "importance matrix", "mmproj": "multimodal projector",
+}  # fmt: skip
+
+
+def _kind(identity: IdentifyReport) -> str:
+    """Returns what the file is, and of what architecture: `GGUF LoRA adapter, llama`."""
+    variant = _VARIANTS.get(identity.variant, identity.variant.replace("protocol-", "protocol "))
+    title = (f"{identity.title} {variant}",) if identity.title == "GGUF" else (identity.title, variant)
+    names = (*title, str(identity.detail.get("architecture", "")))
+    return ", ".join(dict.fromkeys(name.strip() for name in names if name))
 
 
 def _whole(verified: VerifyReport) -> VerdictAnswer:
@@ -167,7 +177,11 @@ def _client(path: str, verified: VerifyReport) -> ClientVerdict | None:
     if (companion := next((f for f in verified.findings if f.rule == _COMPANION), None)) is not None:
         return ClientVerdict(LLAMA_CPP, None, companion.message.removeprefix("file that "))
     with suppress(WeighbridgeError, OSError), open_headers(path).model as model:
-        return ClientVerdict(LLAMA_CPP, None, accompanies("--imatrix")) if model.format == IMATRIX_DAT else loads(model)
+        if model.format == IMATRIX_DAT:
+            return ClientVerdict(LLAMA_CPP, None, accompanies("--imatrix"))
+        if (form := adapter_form(model)) is not None:
+            return ClientVerdict(form.client, None, f"accompanies a model: {form.client} applies it")
+        return loads(model)
     stopped = next((v for v in verified.verdicts if v.accepts is False), None)
     if stopped is None:
         return None
@@ -190,10 +204,12 @@ def _loaded(client: ClientVerdict | None, identity: IdentifyReport) -> VerdictAn
     return VerdictAnswer(question, Level.UNCHECKED, "loading not checked")
 
 
-def _fits(path: str) -> VerdictAnswer:
+def _fits(path: str, client: ClientVerdict | None) -> VerdictAnswer:
     from weighbridge.fitting.report import fit  # late: takes a second to import
 
     question = OF_THIS_MACHINE
+    if client is not None and client.accepts is None and client.why:
+        return VerdictAnswer(question, Level.INFO, "memory depends on that model")
     try:
         report = fit(path)
     except (WeighbridgeError, OSError) as error:

@@ -34,7 +34,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import by_magic
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.formats import ZIPNN_KEY
-from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, HeaderEntry, exact, members, short
+from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, HeaderEntry, exact, members
 from weighbridge.containers.safetensors.json_scan import JsonObject, Pair, Scanner
 from weighbridge.containers.safetensors.layout import METADATA, SUFFIX, header_bytes, layout
 from weighbridge.containers.safetensors.rules import RULES, Problems
@@ -380,7 +380,7 @@ def regions(source: Source) -> list[Region]:
     head = _read_head(source)
     out: list[Region] = []
     at = 0
-    named = [region for pair in members(head.raw, source.name, Problems()) for region in _member(pair)]
+    named = [region for pair in members(head.raw, source.name, Problems()) for region in _member(head.raw, pair)]
     named += [Region(e.offset, e.offset + e.nbytes, "tensor", e.name, str(e.spec)) for e in _place(head, source.size)]
     if source.size >= LENGTH:
         length = int.from_bytes(source.read(0, LENGTH), "little")
@@ -396,13 +396,22 @@ def regions(source: Source) -> list[Region]:
     return out
 
 
-def _member(pair: Pair) -> Iterator[Region]:
+_SHOWN: Final = 60  # characters of a value
+
+
+def _member(raw: bytes, pair: Pair) -> Iterator[Region]:
+    """The regions of a member, each with the beginning of its value as it is written."""
+
+    def written(part: Pair) -> str:
+        text = raw[part.at : min(part.end, part.at + 4 * _SHOWN + 4)].decode(errors="backslashreplace")
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
     if pair.key != METADATA or not isinstance(pair.value, JsonObject):
-        yield Region(LENGTH + pair.key_at, LENGTH + pair.end, "json", pair.key, short(pair.value))
+        yield Region(LENGTH + pair.key_at, LENGTH + pair.end, "json", pair.key, written(pair))
         return
     yield Region(LENGTH + pair.key_at, LENGTH + pair.at, "key", METADATA)
     for inner in pair.value:
-        yield Region(LENGTH + inner.key_at, LENGTH + inner.end, "value", inner.key, short(inner.value))
+        yield Region(LENGTH + inner.key_at, LENGTH + inner.end, "value", inner.key, written(inner))
 
 
 _PUNCTUATION: Final = re.compile(rb"[ \t\n\r]*[{}:,][{}:, \t\n\r]*(?<=[{}:,])|[ \t\n\r]+")

@@ -20,16 +20,18 @@ _STACKED: Final = "hf5"
 
 
 class AdapterForm(NamedTuple):
-    """An adapter format: the dialect of its names, how it is read, and its possible targets."""
+    """An adapter format: the program that applies it, the dialect of its names, how it is read, and its possible
+    targets."""
 
+    client: str
     dialect: str
     read: Callable[[OpenModel], LoraAdapter]
     targets: tuple[str, ...]
 
 
-_GGUF: Final = AdapterForm("gguf", gguf.read, ("hf", "safetensors"))
-_MLX: Final = AdapterForm("mlx", mlx.read, ("gguf", "hf", "safetensors"))
-_PEFT: Final = AdapterForm("hf", peft.read, ("gguf",))
+_GGUF: Final = AdapterForm("llama.cpp", "gguf", gguf.read, ("hf", "safetensors"))
+_MLX: Final = AdapterForm("mlx-lm", "mlx", mlx.read, ("gguf", "hf", "safetensors"))
+_PEFT: Final = AdapterForm("PEFT", "hf", peft.read, ("gguf",))
 
 
 def adapter_form(model: OpenModel) -> AdapterForm | None:

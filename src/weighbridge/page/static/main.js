@@ -42,12 +42,12 @@ const PANELS = [
 ];
 /** Whether two are compared: both are models, or projectors, or adapters. */
 const comparable = ([a, b]) => b !== undefined && kindOf(a) === kindOf(b) && !a.imatrix;
-const hasTokens = (model) => (model.facts.tokenizer ? model.facts.tokenizer.kind !== "none" : kindOf(model) === "model" && Boolean(model.facts.architecture));
+const hasTokens = (model) => (model.facts.tokenizer ? model.facts.tokenizer.kind !== "none" : Boolean(model.facts.chat_template));
 /** Whether a drawing of the model says more than its list of tensors, as far as that is read. */
 const isLayered = ({ facts }, list) => Boolean(facts.architecture) || list?.length === undefined || list.layer.some((layer) => layer >= 0);
 /** What a panel needs, by its mark: a plain file of tensors has no tokenizer, and no place for one. */
 const NEEDS = {
-  ofFolder: ({ models }) => models.some(({ folder }) => folder), ofModel: ({ models, lists }) => models.some((model, i) => !model.imatrix && isLayered(model, lists[i])), ofTokens: ({ models }) => models.some(hasTokens),
+  ofFolder: ({ models }) => models.some(({ folder }) => folder), ofModel: ({ models, lists }) => models.some((model, i) => !model.imatrix && !model.adapter && isLayered(model, lists[i])), ofTokens: ({ models }) => models.some(hasTokens),
   ofDescribed: ({ models }) => models.some((model) => kindOf(model) === "model" && (model.facts.architecture ?? model.facts.tokenizer)), ofAdapter: ({ models }) => models.some(({ adapter }) => adapter),
   ofImatrix: ({ models }) => models.some(({ imatrix }) => imatrix), ofMeasured: ({ measured }) => measured > 0, ofTwo: ({ models }) => comparable(models),
   ofSeveral: ({ all }) => all.filter((model) => kindOf(model) === "model").length > 1,

@@ -56,6 +56,9 @@ export function filesOf({ files }) {
 /** What a file is to a model: itself one, or something that accompanies one. */
 export const kindOf = (model) => ["imatrix", "projector", "adapter"].find((kind) => model[kind]) ?? "model";
 
+/** What a tokenizer's algorithm is called: as its file does, if it is known. */
+export const algorithmOf = (tokenizer, otherwise) => tokenizer?.words ?? tokenizer?.kind ?? otherwise;
+
 /** A message of a report: visible, and thousands apart in its large numbers. Numbers in names stay as they are. */
 export function message(text) {
   return visible(text).replace(/(?<![\w./,:-])[1-9]\d{4,}(?![\w/:-]|[.,]\d)/g, whole);

@@ -31,10 +31,14 @@ WORDS: Final[Mapping[Relation, str]] = MappingProxyType(
 
 def describe(pair: LineagePair) -> str:
     """Returns a relation in words: `quantized: BF16 to Q4_0, cosine 0.9963`."""
+    return ": ".join(filter(None, (WORDS[pair.relation], _details(pair))))
+
+
+def _details(pair: LineagePair) -> str:
     details = [pair.detail] if pair.detail else []
     if pair.cosine is not None and not (pair.exact and pair.cosine > 0.9999):
         details.append(f"cosine {pair.cosine:.4f}")
-    return WORDS[pair.relation] + (f": {', '.join(details)}" if details else "")
+    return ", ".join(details)
 
 
 def sentence(pair: LineagePair) -> str:
@@ -54,6 +58,8 @@ def branch_text(report: LineageReport, name: str, above: str | None, is_parent: 
     if model.same_as is not None:
         return f"{model.type}, {WORDS['same']}"
     pair = report.pair(name, above)
+    if pair.parent == name:  # the model above has another source, on which it hangs
+        return f"{model.type}, a source of {above}: {_details(pair)}"
     if not is_parent:
         return f"{model.type}, {describe(pair)}"
     by = "" if model.evidence == "weights" else f", according to {model.evidence}"

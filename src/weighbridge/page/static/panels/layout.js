@@ -56,7 +56,7 @@ function ModelMap({ model, letter, info, list, place, go, lines, follow, point }
       <${Map} model=${model} data=${data} list=${list} place=${f.number === file ? place : { color: place.color }} go=${(change) => go({ file: f.number, ...change })} lines=${high(f)} name=${several ? f.name : ""} head=${i === 0} follow=${follow} point=${point} />`}<//>`)}<//>`;
 }
 
-/** The ways to colour a map that tell something, the most telling first. An index of other files, which has no tensors, is coloured as they are. */
+/** The ways to colour a map that tell something, the most telling first. Of a pickle that lists the tensors of other files, they are those of the other files. */
 function modesOf(data, list, alone) {
   const parts = list.parts.filter((_, i) => list.part.includes(i)), layers = list.layer.some((l) => l >= 0);
   return [...(data.members.length > 1 ? ["member"] : []), ...(data.kinds.includes("opcode") && (alone || data.kinds.includes("tensor")) ? ["opcode"] : []), ...(parts.some((p) => p !== "other") ? ["part"] : []), ...(layers ? ["layer"] : []), "type"];
@@ -67,9 +67,10 @@ function modesOf(data, list, alone) {
  * takes the one that the reader is at here. */
 function Map({ model, data, list, place, go, lines, name, head, follow, point }) {
   const starts = useMemo(() => data.start.map(Number), [data]);
-  const modes = useMemo(() => modesOf(data, list, !name), [data, list, name]);
-  const mode = modes.includes(place.color) ? place.color : modes[0];
-  const regions = useMemo(() => regionsOf(data, list, starts, mode, !name), [data, list, mode]);
+  const modes = useMemo(() => modesOf(data, list, !name), [data, list, name]), mode = modes.includes(place.color) ? place.color : modes[0];
+  const own = Boolean(name) && data.kinds.includes("opcode") && !data.kinds.includes("tensor"); // a pickle beside the files of the tensors
+  const regions = useMemo(() => regionsOf(data, list, starts, own ? "opcode" : mode, !name || own), [data, list, mode]);
+  const common = useMemo(() => (own && head ? regionsOf(data, list, starts, mode, false) : regions).legend, [regions]);
   const picked = place.tensor === undefined ? -1 : data.labels.indexOf(Number(place.tensor));
   const [range, setRange] = useState([0, data.size]);
   const [at, setAt] = useState(picked >= 0 ? starts[picked] : 0);
@@ -88,15 +89,15 @@ function Map({ model, data, list, place, go, lines, name, head, follow, point })
   const current = regions.at(regionAt(starts, at));
   const label = name ? ` of ${visible(name)}` : "";
   return html`
-    ${head && name && html`<div class="tools"><${Colours} modes=${modes} mode=${mode} go=${go} /><${Legend} regions=${regions} /></div>`}
-    ${name && html`<h3><${Name} text=${name} /> <small>${bytes(data.size)}</small></h3>`}
+    ${head && name && html`<div class="tools"><${Colours} modes=${modes} mode=${mode} go=${go} /><${Legend} entries=${common} /></div>`}
+    ${name && html`<h3><${Name} text=${name} /> <small>${bytes(data.size)}</small></h3>${own && html`<div class="tools"><${Legend} entries=${regions.legend} /></div>`}`}
     ${active && html`<div class="tools">
       ${!name && html`<${Colours} modes=${modes} mode=${mode} go=${go} />`}
       <div class="choice" role="group" aria-label=${`Zoom${label}`}><button type="button" onClick=${() => zoom(0.5)} aria-label="Zoom in">+</button><button type="button" onClick=${() => zoom(2)} aria-label="Zoom out">−</button>
         <button type="button" onClick=${() => setRange([0, data.size])}>Whole file</button>
         ${current && html`<button type="button" onClick=${() => setRange(around(current, data.size))}>This region</button>`}</div>
       <span class="quiet">${whole(range[0])} – ${whole(range[1])}, ${range[1] - range[0] === data.size ? "the whole file" : bytes(range[1] - range[0])}</span>
-      ${!name && html`<${Legend} regions=${regions} />`}
+      ${!name && html`<${Legend} entries=${regions.legend} />`}
     </div>`}
     <${Canvas} data=${data} starts=${starts} regions=${regions} layered=${list.layer.some((l) => l >= 0)} range=${range} at=${active ? at : -1} setAt=${move} zoom=${zoom} lines=${lines} setRange=${setRange} label=${label} open=${(byte) => go({ panel: "microscope", at: byte, mode: "bytes" })} />
     ${current && active && html`<p class="readout" role="status"><i class="dot" style=${{ background: current.color }}></i><b>${whole(at)}</b> <span class="quiet">${hex(at)}</span> ${current.kind} ${current.label !== current.kind && html`<${Name} text=${current.label} />`}
@@ -178,8 +179,8 @@ function legendOf(data, list, mode, members, byMember, layerColor, layers) {
   return [...list.colors].slice(0, LEGEND).concat(rest);
 }
 
-function Legend({ regions }) {
-  return html`<span class="keyed">${regions.legend.map(([name, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${visible(name)}</span>`)}</span>`;
+function Legend({ entries }) {
+  return html`<span class="keyed">${entries.map(([name, color]) => html`<span><i class="dot" style=${{ background: color }}></i>${visible(name)}</span>`)}</span>`;
 }
 
 function Canvas({ data, starts, regions, layered, range, at, setAt, zoom, lines, setRange, label, open }) {

@@ -12,7 +12,7 @@ export function Lineage({ all, go }) {
   return html`<${Section} title="Family tree" note=${`by samples of ${bytes(read)}`}>
       ${sentence && html`<p class="sentence">${visible(sentence)}.</p>`}
       <${Tree} all=${all} data=${state.data} roots=${rows.filter((row) => row.above === null)} show=${show} label="Family tree" />
-      <p class="keys-of">${rows.some((row) => row.is_parent) && html`<span><i class="way"></i>made from the one above</span>`}${rows.some((row) => row.above !== null && !row.is_parent) && html`<span><i class="way near"></i>nearest relative; which came first is unknown</span>`}</p>
+      <p class="keys-of">${rows.some((row) => row.is_parent) && html`<span><i class="way"></i>made from the one above</span>`}${rows.some((row) => row.above !== null && !row.is_parent) && html`<span><i class="way near"></i>nearest relative, not known to be made from the one above</span>`}</p>
       ${remarks.map((text) => html`<p class="quiet">${visible(text)}</p>`)}<//>
     ${all.length > 2 && html`<${Sizes} all=${all} data=${state.data} show=${show} />`}
     <${Pairs} all=${all} pairs=${pairs} apart=${apart} show=${show} />`;

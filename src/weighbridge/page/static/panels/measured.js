@@ -50,7 +50,7 @@ function typeRow(name, color, rows) {
 }
 
 function typeDetail({ tensors, bits, errors }) {
-  const range = errors.length > 0 && (errors.length > 1 ? `${fixed(errors[0], 2)} to ${fixed(errors.at(-1), 2)}` : fixed(errors[0], 2));
+  const range = errors.length > 0 && [...new Set([errors[0], errors.at(-1)].map((error) => fixed(error, 2)))].join(" to ");
   return `${plural(tensors, "tensor")}, ${bits.toFixed(2)} bits per weight${range ? `, NMSE ${range}` : ""}`;
 }
 

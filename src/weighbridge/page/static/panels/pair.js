@@ -1,7 +1,7 @@
 // Both models of a comparison beside each other: numbers of the summary, tensors by role, architecture, tokens.
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { partColor } from "../colors.js";
-import { bytes, bytesRange, count, filesOf, plural, shape, sizeOf, visible, whole } from "../text.js";
+import { algorithmOf, bytes, bytesRange, count, filesOf, plural, shape, sizeOf, visible, whole } from "../text.js";
 import { Answer, broken, Chip, headsOf, Name, Section, useAnswer, Waiting } from "../ui.js";
 
 /** Answers of both models given to `children`. */
@@ -121,7 +121,7 @@ export function TokensOfTwo({ models }) {
   return html`<${Answer} name="token_pair" given=${{}} what="Comparing tokens">${({ pair, reason }) => (pair === null ? html`<${Section} title="Both tokenizers"><p class="quiet">Not compared: ${visible(reason)}.</p><//>` : html`
     <${Section} title="Both tokenizers" note=${pair.tables.length + pair.special.length ? plural(pair.tables.length + pair.special.length, "difference") : html`<${Chip} kind="ok">the same<//>`}>
       <${Compared} label="Both tokenizers" heads=${headsOf(models)} rows=${[
-        ["Algorithm", ...models.map(({ facts }, i) => facts.tokenizer?.words ?? pair.algorithm[i])], ["Pre-tokenizer", ...pair.pre], ["Tokens", ...pair.sizes.map(whole)], ["Only in this one", ...pair.only.map(whole)],
+        ["Algorithm", ...pair.algorithm.map((name, i) => algorithmOf(models[name === pair.algorithm[0] ? 0 : i].facts.tokenizer, name))], ["Pre-tokenizer", ...pair.pre], ["Tokens", ...pair.sizes.map(whole)], ["Only in this one", ...pair.only.map(whole)],
         ...pair.roles.map(({ role, a, b }) => [`Token for ${role}`, ...[a, b].map((t) => (t ? `${t[0]} ${t[1]}` : ""))]),
       ]} />
       <p>${plural(pair.same, "token")} with the same number in both${pair.moved ? `, ${whole(pair.moved)} with another` : ""}.</p>

@@ -42,7 +42,7 @@ function Headline({ info, data }) {
     <div class="figures">${big.map(([value, what]) => html`<div><b><${Amount} text=${value} /></b><span>${what}</span></div>`)}</div>
     <${Facts} rows=${[
       ["Name", m.name && html`<${Name} text=${m.name} />`],
-      ["Family", !info.imatrix && data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">unknown</span>`)],
+      ["Family", !info.imatrix && !info.adapter && data && (data.family ? html`<${Name} text=${data.family} />` : html`<span class="quiet">unknown</span>`)],
       ["Architecture", m.architecture && html`<${Name} text=${m.architecture} />`],
       ["Layers", m.layers && whole(m.layers)],
       ["Hidden size", m.hidden_size && whole(m.hidden_size)],

@@ -1,6 +1,6 @@
 // The tokens of the model, and what its chat template makes of conversations.
 import { html, useState } from "../vendor/htm-preact.js";
-import { number, plural, visible, whole } from "../text.js";
+import { algorithmOf, number, plural, visible, whole } from "../text.js";
 import { Answer, Chip, Choice, Empty, Facts, Name, Section, SideBySide, useAnswer, Waiting } from "../ui.js";
 
 export function Tokenizer({ model, models }) {
@@ -8,7 +8,7 @@ export function Tokenizer({ model, models }) {
   if (tokenizer?.kind === "none") return html`<${Section} title="Tokenizer"><${Empty}>The model has no tokenizer.<//><//>`;
   return html`<${Answer} name="vocabulary" given=${{ model }}>${({ vocabulary: v, conversations, reason }) => (v === null ? html`<${Section} title="Tokenizer"><p class="quiet">Not shown: ${visible(reason)}.</p><//>` : html`
     <${Section} title="Tokenizer">
-      <${Facts} rows=${[["Algorithm", visible(tokenizer?.words ?? tokenizer?.kind ?? v.algorithm)], ["Pre-tokenizer", v.pre && html`<${Name} text=${v.pre} />`], ["Tokens", whole(v.size)], ["Special tokens", whole(v.special.length)],
+      <${Facts} rows=${[["Algorithm", visible(algorithmOf(tokenizer, v.algorithm))], ["Pre-tokenizer", v.pre && html`<${Name} text=${v.pre} />`], ["Tokens", whole(v.size)], ["Special tokens", whole(v.special.length)],
         ...Object.entries(v.added).map(([role, added]) => [`Adds ${role}`, added ? "yes" : "no"])]} />
       ${v.losses.map((text) => html`<p class="quiet">${visible(text)}</p>`)}
     <//>
