@@ -164,7 +164,11 @@ def ctranslate2(path: Path, **variables: np.ndarray[Any, Any]) -> None:
 @pytest.fixture
 def codes(tmp_path: Path) -> Path:
     """An int8 model with a convolution's weight."""
-    zeros = {"w": np.zeros((4, 3, 2), np.int8), "w_scale": np.ones(4, np.float32), "b": np.zeros(4, np.float32)}
+    zeros: dict[str, Any] = {
+        "w": np.zeros((4, 3, 2), np.int8),
+        "w_scale": np.ones(4, np.float32),
+        "b": np.zeros(4, np.float32),
+    }
     ctranslate2(tmp_path / "model.bin", **zeros)
     return tmp_path
 
