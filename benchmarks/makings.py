@@ -9,6 +9,7 @@ looks for repetitions, and making fresh ones takes longer than everything that i
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 import random
@@ -280,7 +281,80 @@ def torch_many(path: Path, count: float) -> Path:
     return path
 
 
-_TORCH = (checkpoints, hollow, torch_large, torch_many)
+# --- training checkpoints --------------------------------------------------------------------------------------------
+
+
+def _save_shards(rank: int, folder: str, count: int) -> None:
+    """A process's part of a distributed checkpoint: half of the rows of each matrix of 64 MiB."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.tensor import DTensor, Shard
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}.meeting", rank=rank, world_size=2)
+    mesh = dist.init_device_mesh("cpu", (2,))
+    mine = torch.randn(2048, 4096)
+    whole = {f"layers.{n}.weight": DTensor.from_local(mine + n, mesh, [Shard(0)]) for n in range(count)}
+    dcp.save(whole, checkpoint_id=folder)
+    dist.destroy_process_group()
+
+
+def dcp(folder: Path, gigabytes: float) -> Path:
+    """A checkpoint of F32 matrices of 64 MiB, as two processes save it."""
+    import torch
+
+    torch.multiprocessing.spawn(_save_shards, (str(folder), max(1, round(gigabytes * 1e9 / (1 << 26)))), 2)
+    return folder
+
+
+def _zero(folder: Path, gigabytes: float, stage: int) -> Path:
+    """F32 matrices of 64 MiB in the vectors of four processes, as DeepSpeed cuts them."""
+    import torch
+
+    folder.mkdir()
+    count, ranks = max(1, round(gigabytes * 1e9 / (1 << 26))), 4
+    shapes = {f"layers.{n}.weight": torch.Size((4096, 4096)) for n in range(count)}
+    model = {"module": {}, "buffer_names": [], "param_shapes": [shapes], "global_steps": 1, "shared_params": {}}
+    key = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
+    for rank in range(ranks):
+        state = {"zero_stage": stage, "partition_count": ranks, key: [torch.randn(count * 4096 * 4096 // ranks)]}
+        name = f"zero_pp_rank_{rank}_mp_rank_00"
+        torch.save({"optimizer_state_dict": state}, folder / f"{name}_optim_states.pt")
+        if stage == 3:
+            torch.save(model, folder / f"{name}_model_states.pt")
+    if stage != 3:
+        torch.save(model, folder / "mp_rank_00_model_states.pt")
+    return folder
+
+
+def zero2(folder: Path, gigabytes: float) -> Path:
+    return _zero(folder, gigabytes, 2)
+
+
+def zero3(folder: Path, gigabytes: float) -> Path:
+    return _zero(folder, gigabytes, 3)
+
+
+def megatron(folder: Path, gigabytes: float) -> Path:
+    """Layers of two F32 matrices of 64 MiB each, cut by rows and by columns for two ranks."""
+    import torch
+
+    count, ranks = max(1, round(gigabytes * 1e9 / (1 << 27))), 2
+    args = argparse.Namespace(
+        tensor_model_parallel_size=ranks, pipeline_model_parallel_size=1, num_layers=count, swiglu=False
+    )
+    first, second = torch.randn(8192 // ranks, 2048), torch.randn(2048, 8192 // ranks)
+    for rank in range(ranks):
+        model = {}
+        for n in range(count):
+            model[f"decoder.layers.{n}.mlp.linear_fc1.weight"] = first + n + rank
+            model[f"decoder.layers.{n}.mlp.linear_fc2.weight"] = second - n - rank
+        (place := folder / f"mp_rank_{rank:02}").mkdir(parents=True)
+        torch.save({"args": args, "iteration": 1, "model": model}, place / "model_optim_rng.pt")
+    return folder
+
+
+_TORCH = (checkpoints, hollow, torch_large, torch_many, dcp, zero2, zero3, megatron)
 _MAKERS = (large, many, experts, small, gguf_vocabulary, llama, tuned, pickles, *_TORCH)
 MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in _MAKERS}
 

@@ -139,10 +139,13 @@ def remove(path: Path | None) -> None:
 
 
 def sync(path: Path) -> Callable[[], None]:
+    """Flushes a file, or all files of a folder, to the disk."""
+
     def run() -> None:
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
+        for file in [path, *path.rglob("*")]:
+            fd = os.open(file, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
 
     return run
 
@@ -543,6 +546,28 @@ def torch_section(work: Path, gigabytes: float) -> Section:
     )
 
 
+def training_section(work: Path, kind: str, gigabytes: float) -> Section:
+    """`kind`: a maker of makings.py."""
+    folder = make(kind, work / "step", gigabytes)
+    ours, theirs, copy = work / "ours.safetensors", work / "theirs.pt", work / "copy"
+    name, wb = "wb: to safetensors", [sys.executable, "-m", "weighbridge", "-q", "convert"]
+    contenders = {
+        name: process([*wb, folder, ours], fresh=ours),
+        "cp + fsync": process(["cp", "-r", *_NO_REFLINK, folder, copy], fresh=copy, after=sync(copy)),
+    }
+    if kind == "dcp":
+        script = [sys.executable, "-m", "torch.distributed.checkpoint.format_utils", "dcp_to_torch"]
+        contenders["torch's dcp_to_torch"] = process([*script, folder, theirs], fresh=theirs, after=sync(theirs))
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e9
+    return Section(
+        f"training-{kind}",
+        f"{_TRAINING[kind]}, {size:.1f} GB in f32, to one Safetensors file; its pages in memory, every output flushed "
+        "to the disk.",
+        contenders,
+        [Target("at least 70 % of cp + fsync", _of_cp(name)), under_memory(300)],
+    )
+
+
 def torch_open_section(work: Path) -> Section:
     path, warm = make("torch_many", work / "many.pt", 100_000), make("torch_many", work / "warm.pt", 20)
     return Section(
@@ -627,6 +652,15 @@ def _convert_targets(reference: bool) -> list[Target]:
     if reference:
         out.append(faster("convert_hf_to_gguf.py", 3))
     return [*out, under_memory(300, names)]
+
+
+#: Maker of a training checkpoint -> what it is.
+_TRAINING = {
+    "dcp": "A checkpoint that torch.distributed.checkpoint saved in two processes, sharded by rows",
+    "zero2": "A step of DeepSpeed's ZeRO 2 of four processes, without the optimizer's moments",
+    "zero3": "A step of DeepSpeed's ZeRO 3 of four processes, without the optimizer's moments",
+    "megatron": "A step of Megatron-LM of two tensor-parallel ranks, without an optimizer",
+}
 
 
 def _of_cp(name: str, part: float = 0.7, cp: str = "cp + fsync") -> Callable[[Measured], bool]:
@@ -721,6 +755,10 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "mlx": lambda work, args: mlx_section(work, args.gigabytes),
     "torch": lambda work, args: torch_section(work, args.gigabytes),
     "torch-open": lambda work, args: torch_open_section(work),
+    **{
+        f"training-{kind}": lambda work, args, kind=kind: training_section(work, kind, args.gigabytes)
+        for kind in _TRAINING
+    },
     "fit": lambda work, args: fit_section(work),
     "prove": lambda work, args: prove_section(work),
     "scan-pickles": lambda work, args: scan_section(work, "pickles", args.picklescan),

@@ -127,15 +127,36 @@ def record_ctranslate2(folder: Path, kind: str) -> None:
     assert scores(folder / "written") == scores(folder / "other") != scores(folder / "given")
 
 
+def record_quantized(folder: Path) -> None:
+    """Floats into an int8 model give the file that CTranslate2 writes for them."""
+    spec = decoder("float32")
+    rows = spec.decoder.layer[0].ffn.linear_0.weight.numpy()
+    rows[3] = 0
+    rows[4] = np.arange(16) - 3.5  # ties
+    rows[4, 0] = 127
+    rows[5] = 1e-40  # whose scale would overflow
+    for name in ("given", "floats", "other"):
+        (folder / name).mkdir()
+    decoder("int8").save(str(folder / "given"))
+    spec.save(str(folder / "floats"))
+    wb.convert(folder / "floats" / "model.bin", folder / "weights.safetensors")
+    spec.optimize("int8")
+    spec.save(str(folder / "other"))
+    wb.convert(folder / "weights.safetensors", folder / "written/", graph=folder / "given")
+    assert (folder / "written" / "model.bin").read_bytes() == (folder / "other" / "model.bin").read_bytes()
+    assert scores(folder / "written") == scores(folder / "other") != scores(folder / "given")
+
+
 def main() -> None:
     cases: dict[str, Any] = {"onnx": (record_onnx, False), "external": (record_onnx, True)}
     cases |= {kind: (record_ctranslate2, kind) for kind in ("float32", "float16", "bfloat16", "int8")}
+    cases["quantized"] = (record_quantized,)
     with tempfile.TemporaryDirectory() as top, zipfile.ZipFile(GOLDEN, "w", zipfile.ZIP_DEFLATED) as archive:
-        for case, (record, how) in cases.items():
+        for case, (record, *how) in cases.items():
             (folder := Path(top) / case).mkdir()
-            record(folder, how)
+            record(folder, *how)
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and "other" not in path.parts:
+                if path.is_file() and not {"other", "floats"} & {*path.parts}:
                     archive.write(path, path.relative_to(top).as_posix())
         versions = {library.__name__: library.__version__ for library in (onnx, onnxruntime, ctranslate2)}
         archive.writestr("versions.json", json.dumps(versions))

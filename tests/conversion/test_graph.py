@@ -3,6 +3,7 @@ models that don't fit."""
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Mapping
 from functools import cache
@@ -23,7 +24,7 @@ from weighbridge.models.open import open_model
 
 GOLDEN = Path(__file__).with_name("golden") / "graphs.zip"
 CASES = {"onnx": "given.onnx", "external": "given.onnx", "float32": "given", "float16": "given", "bfloat16": "given",
-         "int8": "given"}  # fmt: skip
+         "int8": "given", "quantized": "given"}  # fmt: skip
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
@@ -147,6 +148,58 @@ def test_floats_become_the_graph_s_type(small: Path) -> None:
     result = wb.convert(small / "x.safetensors", small / "out.onnx", graph=small / "m.onnx")
     assert not result.losses
     assert values(small / "out.onnx")["w"].tolist() == (W / 4).tolist()
+
+
+def ctranslate2(path: Path, **variables: np.ndarray[Any, Any]) -> None:
+    def text(name: str) -> bytes:
+        return struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
+
+    data = struct.pack("<I", 6) + text("ModelSpec") + struct.pack("<II", 1, len(variables))
+    for name, value in variables.items():
+        head = struct.pack(f"<B{value.ndim}IBI", value.ndim, *value.shape, int(value.dtype == np.int8), value.nbytes)
+        data += text(name) + head + value.tobytes()
+    path.write_bytes(data + struct.pack("<I", 0))
+
+
+@pytest.fixture
+def codes(tmp_path: Path) -> Path:
+    """An int8 model with a convolution's weight."""
+    zeros: dict[str, Any] = {
+        "w": np.zeros((4, 3, 2), np.int8),
+        "w_scale": np.ones(4, np.float32),
+        "b": np.zeros(4, np.float32),
+    }
+    ctranslate2(tmp_path / "model.bin", **zeros)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_floats_in_an_int8_model_are_quantized_by_row(kind: type[np.floating[Any]], codes: Path) -> None:
+    w = np.random.default_rng(5).normal(size=(4, 3, 2)).astype(kind)
+    wb.save({"w": w}, codes / "x.safetensors")
+    result = wb.convert(codes / "x.safetensors", codes / "out.bin", graph=codes / "model.bin")
+    scales = np.float32(127) / np.abs(w.astype(np.float32)).max(axis=(1, 2))
+    found = values(codes / "out.bin")
+    assert found["w_scale"].tolist() == scales.tolist()
+    assert found["w"].tolist() == np.rint(w.astype(np.float32) * scales[:, None, None]).tolist()
+    assert "quantized to int8 with a scale for each row, as CTranslate2 does: 1 tensor" in result.notes
+
+
+IN_INT8: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"w": np.zeros((4, 6), np.float32)}, UsageError, r"w is \[4, 6\], in the graph \[4, 3, 2\]"),
+    ({"w": np.zeros((4, 3, 2), np.float32), "w_scale": np.ones(4, np.float32)}, UsageError, "F32, in the graph I8"),
+    ({"w": np.full((4, 3, 2), np.nan, np.float32)}, RefusedError, "w has values that aren't finite"),
+]
+
+
+@pytest.mark.parametrize(("weights", "error", "reason"), IN_INT8, ids=[reason for *_, reason in IN_INT8])
+def test_weights_that_an_int8_model_cannot_hold(
+    weights: dict[str, Any], error: type[Exception], reason: str, codes: Path
+) -> None:
+    wb.save(weights, codes / "x.safetensors")
+    with pytest.raises(error, match=reason):
+        wb.convert(codes / "x.safetensors", codes / "out.bin", graph=codes / "model.bin")
+    assert not (codes / "out.bin").exists()
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

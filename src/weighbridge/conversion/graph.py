@@ -4,10 +4,10 @@ with the same names. All other bytes are repeated."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.dtypes import Kind
+from weighbridge.base.dtypes import BY_NAME, F32, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import PROTOBUF_MESSAGE
 from weighbridge.base.spec import Spec
@@ -24,7 +24,10 @@ from weighbridge.conversion.result import Loss
 from weighbridge.io.sink import listed
 from weighbridge.io.source import BytesSource
 from weighbridge.models.model import OpenModel, open_weights
-from weighbridge.tensors.nodes import Node
+from weighbridge.packings.write.ctranslate2 import Int8RowsOf
+from weighbridge.tensors.nodes import Node, pack, reshape
+
+_FLOATS = (Kind.FLOAT, Kind.BLOCK)
 
 
 def format_of_graph(path: str | os.PathLike[str], to: str | None) -> str:
@@ -62,14 +65,16 @@ def fill(draft: PlanBuilder, weights: Mapping[str, Node], graph: OpenModel) -> N
     places: dict[tuple[int, int, Spec], list[str]] = {}
     for name, entry in graph.index.by_name.items():
         places.setdefault((entry.file, entry.offset, entry.spec), []).append(name)
+    packed = _in_int8(weights, graph, places.values(), draft)
+    given = {**weights, **packed}
     for names in places.values():
-        have = [name for name in names if name in weights]
+        have = [name for name in names if name in given]
         existing = graph.stored[names[0]]
-        draft.tensors[names[0]] = _fitted(have[0], weights[have[0]], existing.spec, draft) if have else existing
+        draft.tensors[names[0]] = _fitted(have[0], given[have[0]], existing.spec, draft) if have else existing
         kept += [] if have else names
         draft.losses += [
             Loss(f"left out: in the graph it shares the bytes of {have[0]}", name)
-            for name in have[1:] if not is_same(weights[name], weights[have[0]])
+            for name in have[1:] if name in weights and not is_same(weights[name], weights.get(have[0], given[have[0]]))
         ]  # fmt: skip
     if len(kept) == len(graph.index):
         hint = f"the graph's names: {listed(list(graph.index.by_name))}; wb rename changes names"
@@ -81,13 +86,36 @@ def fill(draft: PlanBuilder, weights: Mapping[str, Node], graph: OpenModel) -> N
         )
 
 
+def _in_int8(
+    weights: Mapping[str, Node], graph: OpenModel, places: Iterable[list[str]], draft: PlanBuilder
+) -> dict[str, Node]:
+    """The float weights whose place in an int8 model of CTranslate2 has codes, as codes and scales by name."""
+    packed: dict[str, Node] = {}
+    for names in places if graph.format == "ctranslate2" else ():
+        name = next((name for name in names if name in weights), "")
+        entry, scales = graph.index.by_name.get(name), graph.index.by_name.get(scale := f"{name}_scale")
+        if not entry or not scales or scale in weights or len(entry.shape) < 2 or entry.dtype != BY_NAME["I8"]:
+            continue
+        node, rows = weights[name], entry.shape[0]
+        if node.spec.dtype.kind in _FLOATS and node.spec.shape == entry.shape and scales.spec == Spec((rows,), F32):
+            matrix = reshape(cast_to(name, node, F32, draft), (rows, entry.spec.elements // max(rows, 1)))
+            parts = pack(matrix, Int8RowsOf(matrix.spec.shape[1], name))
+            packed |= {name: reshape(parts[""], entry.shape), scale: parts["_scale"]}
+    if packed:
+        quantized = [name for name in packed if name in weights]
+        draft.notes.append(
+            f"quantized to int8 with a scale for each row, as CTranslate2 does: {plural(len(quantized), 'tensor')}"
+        )
+    return packed
+
+
 def _fitted(name: str, node: Node, spec: Spec, draft: PlanBuilder) -> Node:
     """The tensor in the graph's type. Raises UsageError if its shape is another, or if a value would become another
     kind of number."""
     if node.spec.shape != spec.shape:
         hint = "the graph's tensor is the transpose" if node.spec.shape == spec.shape[::-1] else None
         raise UsageError(f"{name} is {list(node.spec.shape)}, in the graph {list(spec.shape)}", hint=hint)
-    if node.spec.dtype != spec.dtype and not (spec.dtype.is_float and node.spec.dtype.kind in (Kind.FLOAT, Kind.BLOCK)):
+    if node.spec.dtype != spec.dtype and not (spec.dtype.is_float and node.spec.dtype.kind in _FLOATS):
         raise UsageError(f"{name} is {node.spec.dtype}, in the graph {spec.dtype}", hint="only floats are cast")
     return cast_to(name, node, spec.dtype, draft)
 
