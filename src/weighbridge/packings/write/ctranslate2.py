@@ -4,12 +4,13 @@ divided."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Final
 
 import numpy as np
 
 from weighbridge.base.dtypes import BY_NAME, F32
+from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.write.packers import finite, peaks
 from weighbridge.tensors.nodes.base import Bytes
