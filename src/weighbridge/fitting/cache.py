@@ -160,8 +160,9 @@ class ArchitectureKeys:
         self.loops = max(self.number("num_loops", 1), 1)
         if total * self.loops > LAYERS:
             raise FormatError("too many layers", field=f"{architecture}.block_count", expected=LAYERS, found=total)
-        #: Without next-token prediction layers, which have no cache in the main context.
-        self.layers = max(total - self.number("nextn_predict_layers"), 0)
+        #: Without next-token prediction layers, unless they have a cache in the main context.
+        further = 0 if architecture in rules().cache.predicting else self.number("nextn_predict_layers")
+        self.layers = max(total - further, 0)
 
     def get(self, key: str) -> Any:
         return self._keys.get(f"{self.architecture}.{key}")

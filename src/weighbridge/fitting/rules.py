@@ -30,6 +30,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     """The kinds of caches with their architectures, and the parameters of some architectures."""
 
     kind: dict[str, frozenset[str]]
+    predicting: frozenset[str]
     own_widths: tuple[str, ...]
     interval: dict[str, int]
     own_layers: dict[str, int]
