@@ -6,7 +6,7 @@ VENV   ?= .venv
 JOBS   ?= 2
 FUZZ_SECONDS ?= 20
 SAMPLE ?= 1
-DIST   := --dist loadfile
+DIST   := --dist worksteal
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
