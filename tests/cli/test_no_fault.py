@@ -61,6 +61,7 @@ def _files(case: str) -> tuple[str, ...]:
     return ("model.safetensors", *(FILES.get(case) or {"config.json": ""}))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("case", CASES)
 def test_no_command_fails_by_its_own_fault(case: str, tmp_path: Path) -> None:
     folder = _folder(tmp_path / "model", CONFIGS.get(case, {}), FILES.get(case, {}))

@@ -103,6 +103,7 @@ def test_it_claims_no_file_of_a_built_in_format(toy: Format) -> None:
             assert toy.recognise(Probe(BytesSource(data))) is None
 
 
+@pytest.mark.costly
 def test_the_fuzzer_finds_it(toy: Format) -> None:
     fuzzer = harness.load(harness.HERE / "fuzz_formats.py")
     assert any(sniff(BytesSource(data)).format == toy.name for data in fuzzer.seeds())

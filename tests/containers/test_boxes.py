@@ -59,6 +59,7 @@ def test_a_hole_is_named() -> None:
         tile((3, 4), [Box((0, 0), (1, 4)), Box((1, 0), (2, 3))])
 
 
+@pytest.mark.costly
 def test_many_boxes_take_no_longer_than_sorting() -> None:
     part = tile((50_000, 8), [Box((n, 0), (1, 8)) for n in range(50_000)])
     assert isinstance(part, Join)

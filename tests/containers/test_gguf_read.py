@@ -192,6 +192,7 @@ def test_tensor_data_is_not_read() -> None:
     assert source.bytes_read < 200_000
 
 
+@pytest.mark.costly
 def test_a_long_directory_is_linear() -> None:
     """30,000 tensors take a fraction of a second, not minutes."""
     file = File(tensors=[Tensor(f"blk.{i}.weight", [8]) for i in range(30_000)], data=bytes(960_000))

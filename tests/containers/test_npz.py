@@ -388,6 +388,7 @@ def test_damaged_streams(make: Callable[[], InflateSource], words: str) -> None:
         (source := make()).read(0, source.size)
 
 
+@pytest.mark.costly
 def test_a_bomb_is_not_unpacked_at_once() -> None:
     bomb = inflate(bytes(50 << 20))
     with traced_memory() as memory:

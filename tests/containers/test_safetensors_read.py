@@ -151,6 +151,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("header", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_a_usual_header_is_plain(header: str) -> None:
     if native is None:
@@ -366,6 +367,7 @@ def files(draw: Any) -> bytes:
     return file(header, at + draw(st.sampled_from([0, 0, 0, 0, 1, -1 if at else 0])))
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @examples(600)
 @given(files())

@@ -100,6 +100,7 @@ def by_reference(named: Sequence[Named], metadata: Mapping[str, str] | None) -> 
 reference_tensors = tensors.map(lambda named: [(n, s) for n, s in named if s.dtype.block != 4])
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @given(reference_tensors, st.dictionaries(texts, texts, max_size=1))
 @example([('a\\"\n\x1f\x7f/é😀', Spec((2,), dtype("F32")))], {'k"\x00': "\b\t\f\r"})

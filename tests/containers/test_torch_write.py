@@ -318,6 +318,7 @@ def test_batches_are_those_of_pythons_pickler(count: int) -> None:
         assert dumps(value) == pickle.dumps(value, 2)
 
 
+@pytest.mark.costly
 def test_what_was_written_the_machine_reads_back() -> None:
     inner: list[Any] = [1]
     inner.append(inner)

@@ -91,6 +91,7 @@ def test_identify_and_inspect_read_them(recorded: Path, run: str) -> None:
     assert not report.damage
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("run", ["stage2", "four"])
 def test_conversion_lists_the_rest(recorded: Path, tmp_path: Path, run: str) -> None:
     out = tmp_path / "out.safetensors"

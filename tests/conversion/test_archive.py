@@ -146,6 +146,7 @@ def test_the_data_file_that_a_header_names_is_packed(tmp_path: Path) -> None:
     assert {name: (tmp_path / "back" / name).read_bytes() for name in files} == files
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["gguf", "torch"])
 def test_shards_keep_their_names(kind: str, tmp_path: Path) -> None:
     """The other shards, or an index, refer to them."""

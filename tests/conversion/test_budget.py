@@ -87,6 +87,7 @@ def test_bits_are_met(folder: Path, bits: float) -> None:
     assert bits - 0.8 < plan.bits <= bits
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("imatrix", [None, "imatrix-dense.gguf"])
 @pytest.mark.parametrize("size", [40_000, 60_000])
 def test_a_size_is_met_by_the_whole_file(folder: Path, tmp_path: Path, size: int, imatrix: str | None) -> None:
@@ -98,6 +99,7 @@ def test_a_size_is_met_by_the_whole_file(folder: Path, tmp_path: Path, size: int
     assert (tmp_path / "again.gguf").read_bytes() == out.read_bytes()
 
 
+@pytest.mark.costly
 def test_more_room_is_less_error(folder: Path, tmp_path: Path) -> None:
     errors = []
     for bits in (6, 7, 8, 10):

@@ -188,6 +188,7 @@ def fault(source: Mapping[str, int], target: Path, out: str, command: str) -> It
         yield f"{len(source)} tensors became {len(found)}, {len(source) - len(kept)} are listed; without: {lost[:3]}"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("line", ["{m} {out}", "{m} {out} --dtype f16", "{m} {out} --lora {adapter}"])
 def test_a_folder_that_is_written_is_the_whole_model(line: str, models: Mapping[str, Path], tmp_path: Path) -> None:
     """transformers finds every weight in it, and the files beside the weights are there."""

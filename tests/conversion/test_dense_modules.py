@@ -70,6 +70,7 @@ def test_the_file_is_the_reference_s(name: str, outtype: str, tmp_path: Path) ->
     assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 def test_llama_cpp_multiplies_by_them(gemma: Path, tmp_path: Path) -> None:
     wb.convert(gemma, tmp_path / "m.gguf", dtype="f32", dense_modules=True)

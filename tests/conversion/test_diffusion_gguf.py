@@ -51,6 +51,7 @@ def test_an_unquantized_file_is_that_of_the_converter(tmp_path: Path, dtype: str
 KEPT = ("txt_in.", "img_in.", "time_in.", "vector_in.", "guidance_in.", "final_layer.")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q5_1", "q6_k", "q3_k_m", "q4_k_s", "q4_k"])
 def test_quantized_bytes_are_those_of_ggml(tmp_path: Path, name: str, dtype: str) -> None:
@@ -76,6 +77,7 @@ def test_quantized_bytes_are_those_of_ggml(tmp_path: Path, name: str, dtype: str
     assert wb.inspect(tmp_path / "flux.gguf").model.kind == "FLUX.1 [dev]"
 
 
+@pytest.mark.costly
 def test_a_gguf_is_quantized_like_its_source(tmp_path: Path) -> None:
     path, _ = source(tmp_path)
     wb.convert(path, tmp_path / "base.gguf")

@@ -85,6 +85,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.costly
 @given(
     before=st.dictionaries(KEYS, VALUES, max_size=4),
     steps=st.lists(st.tuples(KEYS, st.none() | VALUES), max_size=5),

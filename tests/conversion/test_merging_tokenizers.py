@@ -68,6 +68,7 @@ def test_rows_that_fill_up_are_the_mean(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "config.json").read_text())["vocab_size"] == 16
 
 
+@pytest.mark.costly
 def test_each_source_of_a_token_matters(tmp_path: Path) -> None:
     """A seeded fault: without a token's entry, or with another one, its rows differ."""
     name = "tokens with sources"

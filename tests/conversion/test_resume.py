@@ -172,6 +172,7 @@ def test_threads_and_slabs_may_change(sources: Mapping[str, Path], tmp_path: Pat
 # ------------------------------------------------------------------------------------------------ kill -9
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("after", [0.01, 0.3, 0.8])
 def test_a_killed_process_is_gone_on_with(after: float, sources: Mapping[str, Path], tmp_path: Path) -> None:
     """SIGKILL while slabs are in flight, every finished one noted at once."""

@@ -38,6 +38,7 @@ def test_a_vocabulary_comes_back(kind: str, tmp_path: Path) -> None:
         assert all(k.endswith("_token_id") for k in other.metadata.keys() - one.metadata.keys())  # llama.cpp's defaults
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize(("kind", "pre"), [("spm", None), ("bpe", LLAMA3_PRE)])
 def test_it_is_the_reference_s_vocabulary(kind: str, pre: str | None, tmp_path: Path) -> None:

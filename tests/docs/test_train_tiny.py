@@ -55,6 +55,7 @@ def test_every_row_is_whole_blocks(folder: Path) -> None:
     assert {row.target for row in plan.rows} >= {"Q4_K", "Q6_K"}
 
 
+@pytest.mark.costly
 def test_what_is_held_out_was_not_trained_on() -> None:
     texts = load_program(EXAMPLE).standard_library(200_000)
     assert texts.training
@@ -62,6 +63,7 @@ def test_what_is_held_out_was_not_trained_on() -> None:
     assert not set(texts.training) & set(texts.held_out)
 
 
+@pytest.mark.costly
 def test_the_config_is_what_the_page_says(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     assert {key: config[key] for key in load_program(EXAMPLE).SHAPE} == load_program(EXAMPLE).SHAPE

@@ -56,6 +56,7 @@ def test_an_object_that_changes_is_refused(bucket: Any, sources: Path, monkeypat
     assert here.run(InlineRunner()).failed == 1
 
 
+@pytest.mark.costly
 def test_an_output_that_is_there_from_a_run_that_died_is_recognised(
     bucket: Any, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

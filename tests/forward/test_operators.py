@@ -101,6 +101,7 @@ def test_every_tensor_is_in_one_operator_and_values_reach_the_end(model: str) ->
     judge(model, graph_of(model))
 
 
+@pytest.mark.costly
 def test_every_family_is_either_connected_or_says_that_it_isnt() -> None:
     """Also layers for further tokens. What isn't connected is in neither table."""
     wired = {*table().graph, *flow.flows().family}

@@ -39,6 +39,7 @@ from weighbridge.tensors.nodes import Const, Slice, const, decode
 LLAMA, BERT = families()["llama"], families()["bert"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
 def test_the_table_stands_before_every_judge(family: Family) -> None:
     for judge in JUDGES:

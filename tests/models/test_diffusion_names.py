@@ -60,6 +60,7 @@ def convicts(known: names.NameTable, name: str) -> str | None:
     return None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("table", "model"), PAIRS)
 def test_names_and_values_are_those_of_diffusers(table: str, model: str) -> None:
     known = names.table(model)

@@ -129,6 +129,7 @@ def test_the_guide_s_shortest_table_writes_what_a_llama_writes(acme: Path, tmp_p
     assert (tmp_path / "own.gguf").read_bytes() == (tmp_path / "llama.gguf").read_bytes()
 
 
+@pytest.mark.costly
 def test_the_guide_shows_what_the_command_prints(acme: Path, table: Path) -> None:
     guide = GUIDE.read_text()
     unknown = [line for line in run("check", acme).output.splitlines() if "sizes" not in line]

@@ -481,6 +481,7 @@ def planned(name: str) -> dict[str, tuple[int | None, str]]:
     return out
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 def test_transformers_cuts_the_same() -> None:
     """The axis of every tensor that a plan of transformers speaks of, in every family recorded."""

@@ -120,6 +120,7 @@ def load(path: Path) -> Tensors:
     return dict(pytest.importorskip("safetensors.torch").load_file(path))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("model", "base", "writer", "names"), PRODUCT)
 def test_a_merge_is_torch_s(model: str, base: str, writer: str, names: str, tmp_path: Path) -> None:
     assert convicts(tmp_path, model, base, writer, names) is None

@@ -48,6 +48,7 @@ UNIGRAM = ("t5", "xlmr")
 TEXTS_OF_METASPACE = [t for t in TEXTS if t.strip() and not t.startswith((" ", "\n")) and "<unk>" not in t]
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("add_special", [False, True])

@@ -290,6 +290,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[File
     return sources
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", REFERENCES)
 def test_keys_are_those_of_the_reference(name: str, references: dict[str, tuple[Files, Path]], tmp_path: Path) -> None:

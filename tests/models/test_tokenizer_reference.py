@@ -462,6 +462,7 @@ def differences(case: str, found: dict[str, gguf_file.Field], expected: dict[str
             assert expected.pop(name, field) == field
 
 
+@pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize("case", [*CASES, "MiniLM"])
 def test_keys_are_those_of_the_reference(case: str, references: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_an_exported_page_holds_the_names_of_files_as_they_are(models: Path) -> 
     assert "</script>" in answers_of(html)["metadata?model=0"]["answer"]
 
 
+@pytest.mark.costly
 def test_what_cant_be_answered_says_so_in_an_exported_page(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weighbridge.base.errors import UnsupportedError
     from weighbridge.page import endpoints
@@ -127,6 +128,7 @@ def test_the_page_of_a_model_of_7_billion_is_under_a_megabyte(tmp_path: Path) ->
     assert (tmp_path / "page.html").stat().st_size == size
 
 
+@pytest.mark.costly
 def test_values_are_exported_where_they_are_asked_for(models: Path) -> None:
     seen: list[tuple[int, int]] = []
     with PageData(models / "f16.gguf", models / "q4.gguf") as data:

@@ -146,6 +146,7 @@ def test_the_server_ends_when_nobody_looks(models: Path) -> None:
     view.stop()
 
 
+@pytest.mark.costly
 def test_control_c_ends_the_command(models: Path) -> None:
     with running(models / "f16.gguf") as (url, process):
         assert get(url, "/api/start")[0] == 200

@@ -79,6 +79,7 @@ def assert_unharmed(target: Path) -> None:
 # --- the disk --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.costly
 def test_a_file_too_large_for_the_system(source: Path, target: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8 * MIB, 8 * MIB))

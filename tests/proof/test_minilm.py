@@ -57,6 +57,7 @@ def cosines(a: F32, b: F32) -> F32:
     return out
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", sorted(COSINE))
 def test_embeddings_equal_those_of_transformers(
     dtype: str, converted: Callable[[str], Path], expected: tuple[list[list[int]], F32]
@@ -68,10 +69,12 @@ def test_embeddings_equal_those_of_transformers(
     assert cosines(found, vectors).min() >= COSINE[dtype]
 
 
+@pytest.mark.costly
 def test_f32_comes_back_identical(source: Path, converted: Callable[[str], Path], tmp_path: Path) -> None:
     assert_same(tensors(ours.to_folder(converted("f32"), tmp_path / "back")), tensors(source), LOST)
 
 
+@pytest.mark.costly
 def test_f16_comes_back_as_the_rounded_model(source: Path, converted: Callable[[str], Path], tmp_path: Path) -> None:
     """Every value is the original's rounded once to f16, or the original's own where the GGUF keeps f32."""
     import torch

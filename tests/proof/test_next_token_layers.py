@@ -59,6 +59,7 @@ def gguf(folder: Path) -> Path:
     return ours.to_gguf(folder, folder.with_suffix(".gguf"), "f32", pre=models.CASES[NAME].pre)
 
 
+@pytest.mark.costly
 def test_tensors_tell_how_many_there_are(folder_of: Maker, tmp_path: Path) -> None:
     """As Qwen3-Next is published, whose config doesn't say it, and as a model that somebody trained on: it says 1."""
     folder = folder_of(NAME)

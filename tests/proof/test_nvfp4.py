@@ -90,6 +90,7 @@ def test_and_back(compressed: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(values, want[name], err_msg=name)
 
 
+@pytest.mark.costly
 def test_experts_have_a_scale_each(folder_of: Maker, tmp_path: Path, parsed: Parsed) -> None:
     source = folder_of("qwen3moe@bfloat16")
     weighbridge.convert(source, tmp_path / "q", scheme="nvfp4a16")

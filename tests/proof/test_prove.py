@@ -101,6 +101,7 @@ def test_no_false_alarm(name: str, folder_of: Maker, gguf_of: Converter, tmp_pat
     assert found.keys() == ({"settings"} if lost else set()), (found, lost)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", RUNS)
 def test_both_compute_the_same(name: str, here: None, folder_of: Maker, gguf_of: Converter) -> None:
     report = wb.prove(folder_of(name), gguf_of(name, "f32"), tokens=64)

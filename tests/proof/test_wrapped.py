@@ -125,6 +125,7 @@ def test_comes_back_as_the_part(
     assert np.array_equal(logits(back, probe(name)), logits(folder(name), probe(name)))
 
 
+@pytest.mark.costly
 def test_a_folder_in_the_names_of_memory_is_the_same_model(folder: Callable[[str], Path], tmp_path: Path) -> None:
     """Files that were saved as transformers holds the model are read too."""
     name = "ministral3-seeing"

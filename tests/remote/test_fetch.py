@@ -159,6 +159,7 @@ def test_where_a_single_file_goes(target: str, expected: set[str], tmp_path: Pat
         assert main(["fetch", f"{server.url}/m/x.gguf", str(tmp_path / target)]) == 2  # it is there
 
 
+@pytest.mark.costly
 def test_a_file_that_changes_midway_is_not_resumed(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

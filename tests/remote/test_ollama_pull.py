@@ -99,6 +99,7 @@ def test_a_form_is_pulled(least: int, open_url: str, quantized: bytes, tmp_path:
     assert pulled.config["file_type"] == "Q4_K_M"
 
 
+@pytest.mark.costly
 def test_what_is_pulled_is_what_ship_writes(folder: Path, tmp_path: Path) -> None:
     """Weights, template, params, licence, config: all of them, to the byte of the manifest."""
     notes: list[str] = []
@@ -134,6 +135,7 @@ def _digest(data: bytes | None) -> str:
     return f"sha256-{hashlib.sha256(data or b'').hexdigest()}"
 
 
+@pytest.mark.costly
 def test_an_adapter_is_merged_in_forms_and_a_layer_where_the_file_is_given(folder: Path, tmp_path: Path) -> None:
     wb.convert(folder, tmp_path / "m" / "base.gguf", dtype="f16", parents=True)
     wb.convert(write_adapter(tmp_path / "adapter"), tmp_path / "m" / "adapter.gguf", base=folder)
@@ -152,6 +154,7 @@ def test_an_adapter_is_merged_in_forms_and_a_layer_where_the_file_is_given(folde
     assert (form.one("model"), form.one("adapter")) == ((tmp_path / "merged.gguf").read_bytes(), None)
 
 
+@pytest.mark.costly
 def test_a_template_that_cannot_be_translated_is_left_to_the_model(tmp_path: Path) -> None:
     write_folder(tmp_path / "m" / "odd", "{{ strftime_now('%d') }}{% for m in messages %}{{ m.content }}{% endfor %}")
     notes: list[str] = []

@@ -162,6 +162,7 @@ def test_what_the_hub_refuses(
     assert f"hint: {hint}" in shown or not hint
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("address", ["hf://org/model", "http://127.0.0.1:1/x.gguf", "ollama://127.0.0.1:1/me/x"])
 def test_no_network(address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     if address.startswith("hf"):

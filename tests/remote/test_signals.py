@@ -159,6 +159,7 @@ def test_a_signal_ends_it_and_nothing_is_left(name: str, number: signal.Signals,
         assert all(re.fullmatch(case.leaves, one) for one in left), left
 
 
+@pytest.mark.costly
 def test_processes_of_a_fleet_end_with_their_driver(model: Path, tmp_path: Path) -> None:
     with started(COMMANDS["fleet hash"], model, tmp_path) as process:
         process.kill()

@@ -275,6 +275,7 @@ def test_many_parts_are_composed_in_steps(place: Place, source: Path, expected: 
     assert place.parts() == []
 
 
+@pytest.mark.costly
 def test_parts_that_cannot_be_deleted_are_named(
     gcs_emulator: str, source: Path, expected: Expected, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,7 @@ def raw(path: str, key: str | None = None) -> bytes:
         return data
 
 
+@pytest.mark.costly
 def test_raw_bytes_are_the_files(file: Path) -> None:
     assert raw(f"{file}::b") == bf16(W)
     assert raw(f"{file}::w") == W.tobytes()

@@ -52,6 +52,7 @@ OAK = {"oak", "oak-tuned", "oak-q4_0.gguf", "oak-narrow"}
 ELM = {"elm", "elm-tuned", "elm-top"}
 
 
+@pytest.mark.costly
 def test_families(store: Path) -> None:
     found = lineage_of(store)
     assert members(found) == [ELM, OAK]
@@ -74,6 +75,7 @@ def test_the_families_are_those_of_all_pairs(store: Path) -> None:
         assert frozenset((pair.a, pair.b)) in kin or pair.relation in ("unrelated", "different-shapes"), pair
 
 
+@pytest.mark.costly
 def test_only_models_that_are_alike_are_compared(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[set[str]] = []
 

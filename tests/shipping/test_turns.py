@@ -138,6 +138,7 @@ def test_others_are_refused_with_the_reason_and_the_other_way(name: str) -> None
     assert name == "memory" or 'template="none"' in str(caught.value)
 
 
+@pytest.mark.costly
 def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "_SECONDS", 1.0)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
