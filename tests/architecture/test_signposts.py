@@ -35,6 +35,8 @@ _NOT_NAMES = {
     "weighbridge.reserved",
     "wb.plan_NAME",
 }
+#: Results of commands lie below it: no file of a checkout.
+_RESULTS = "build/"
 #: Generated from the reference's own tests.
 _PAGES_OF_PEERS = ("docs/peers-safetensors.md",)
 #: First folders of our paths. Others are paths in the sources of llama.cpp, torch ..., cited without backticks.
@@ -146,7 +148,7 @@ def test_files_exist() -> None:
         for name, inside in _FILE.findall(text):
             first = name.partition("/")[0]
             cited = ("/" in name and first not in _OURS) or name in _OTHERS or place.startswith(_PAGES_OF_PEERS)
-            if cited:
+            if cited or name.startswith(_RESULTS):
                 continue
             path = file_of(name)
             if path is None and ("/" in name or name.endswith(".py")):
