@@ -39,6 +39,16 @@ def test_programs_on_llama_cpp_get_no_image_model(
     assert "flux" in architectures()
 
 
+@pytest.mark.parametrize("extra", [["convert", "--to", "gguf"], ["quantize", "Q8_0"]])
+def test_an_image_model_has_no_second_gguf(
+    models: Path, tmp_path: Path, extra: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = extra
+    assert main([command, str(models / "flux.safetensors"), f"{tmp_path}/both/", *rest, "--with-mmproj"]) == 2
+    assert "no towers for an mmproj file" in capsys.readouterr().err
+    assert not (tmp_path / "both").exists()
+
+
 def test_ollama_gets_no_gguf_of_an_image_model(models: Path, tmp_path: Path) -> None:
     assert main(["ship", "ollama", str(models / "flux.gguf"), "me/x", "--store", str(tmp_path / "store")]) == 2
     assert not (tmp_path / "store").exists()

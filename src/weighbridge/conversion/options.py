@@ -169,6 +169,14 @@ class TokenizerOptions(TargetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TowersOptions(TargetOptions):
+    with_mmproj: bool = option(
+        "Write the vision and audio towers, too, as a second GGUF in the folder DST.", False, section=_GGUF,
+        sources=("model",),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointOptions(TargetOptions):
     """A training checkpoint, as a folder or a PyTorch file. It keeps structure and types, so it has no options."""
 
@@ -299,14 +307,10 @@ class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GgufOptions(GgufFileOptions, TokenizerOptions):
+class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions):
     """`tokenizer=False` writes a GGUF that accepts only token ids, `vocab_only` one without tensors."""
 
     title: ClassVar[str] = "a GGUF"
-    with_mmproj: bool = option(
-        "Write the vision and audio towers, too, as a second GGUF in the folder DST.", False, section=_GGUF,
-        sources=("model",),
-    )  # fmt: skip
     vocab_only: bool = option("Write keys and tokenizer, and no tensors.", False, section=_GGUF, sources=("model",))
     rerank: bool | None = option(
         "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=_GGUF, sources=("model",)
@@ -326,6 +330,8 @@ class GgufOptions(GgufFileOptions, TokenizerOptions):
         super().__post_init__()
         if self.vocab_only and not self.tokenizer:
             raise UsageError("--vocab-only and --no-tokenizer contradict each other", hint="give one of them")
+        if self.vocab_only and self.with_mmproj:
+            raise UsageError("--vocab-only and --with-mmproj contradict each other", hint="--mmproj writes the towers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,8 +362,9 @@ class MmprojOptions(GgufFileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions):
-    """llama-quantize's options under its names, and those of the conversion to GGUF before it."""
+class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions, TowersOptions):
+    """llama-quantize's options under its names, and those of the conversion to GGUF before it. The towers aren't
+    quantized: the second GGUF is that of `wb convert --mmproj`."""
 
     title: ClassVar[str] = "a quantized GGUF"
     imatrix: Path | None = option(

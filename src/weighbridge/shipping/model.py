@@ -19,6 +19,7 @@ from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff.diffusion import architectures
 from weighbridge.conversion.gguf.loadable import LayoutSource
+from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import results_first
 from weighbridge.io.location import open_source
@@ -99,7 +100,8 @@ def projectors_near(weights: Path, keys: Mapping[str, Any]) -> tuple[list[Path],
 @dataclass(frozen=True)
 class GgufParts:
     """A model as a single GGUF. `file`: an existing one; otherwise `plan` converts it. `keys`: its metadata. `folder`:
-    contains the model. `described`: the Modelfile that names it, or one derived from Ollama's store."""
+    contains the model. `described`: the Modelfile that names it, or one derived from Ollama's store. `mmproj`: the
+    second file of the plan."""
 
     file: Path | None
     plan: Plan | None
@@ -109,6 +111,7 @@ class GgufParts:
     folder: Path
     described: Modelfile | None = None
     notes: tuple[str, ...] = ()
+    mmproj: PlannedFile | None = None
 
     @property
     def architecture(self) -> str:
@@ -216,9 +219,10 @@ def stored_gguf(path: Path) -> GgufParts | None:
 
 
 def planned_gguf(path: Path, plan: Plan) -> GgufParts:
-    """Returns the model at `path` as the GGUF of a plan."""
-    index = gguf.parse(LayoutSource(plan.files[0].name, plan.files[0].layout))
+    """Returns the model at `path` as the GGUF of a plan, the first of its files."""
+    file, *rest = plan.files
+    index = gguf.parse(LayoutSource(file.name, file.layout))
     losses = (f"{x.tensor}: {x.message}" if x.tensor else x.message for x in results_first(plan.losses))
     parameters = sum(entry.spec.elements for entry in index)
-    return GgufParts(None, plan, index.metadata, plan.size, parameters, locate(path).folder, described_by(path),
-                     (*plan.notes, *losses))  # fmt: skip
+    return GgufParts(None, plan, index.metadata, file.layout.size, parameters, locate(path).folder, described_by(path),
+                     (*plan.notes, *losses), rest[0] if rest else None)  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
-from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.forms.views import PlannedBytes, SlabCache, TextBytes
 from weighbridge.conversion.options import QuantizeOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
@@ -23,6 +23,8 @@ from weighbridge.conversion.plan.target import choose_target
 from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.io.filesystem import cached_repository, is_inside
 from weighbridge.io.location import StoredPath
+from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_model
 
 #: Forms that are a folder of files: name -> (format, options of the target).
@@ -32,6 +34,8 @@ FOLDERS: Final = MappingProxyType(
 #: GGUFs, by the type that `wb quantize` takes.
 GGUFS: Final = ("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0")
 FORMS: Final = (*GGUFS, *FOLDERS)
+#: The second file of a GGUF form, among `ModelForms.reasons`.
+MMPROJ: Final = "mmproj"
 
 
 class FormFile(Protocol):
@@ -63,10 +67,10 @@ def title_of(path: Path) -> str:
 
 
 class ModelForms(Closing):
-    """The forms of one model.
+    """The forms of one model. A GGUF form of a model folder with towers has an mmproj file, too.
 
-    `name`: the stem of its file names. `reasons`: why a form of the model doesn't exist. `allowed`: the folders from
-    which weights may be read through links; any if it is empty.
+    `name`: the stem of its file names. `reasons`: why a form of the model, or the mmproj file, doesn't exist.
+    `allowed`: the folders from which weights may be read through links; any if it is empty.
     """
 
     def __init__(
@@ -113,8 +117,7 @@ class ModelForms(Closing):
                 to, options = FOLDERS[form]
                 plan = build(model, choose_target(model, Path(f"{self.name}-{form}"), to, options))
             else:
-                plan = quantizing.build(model, Path(f"{self.name}-{form}.gguf"), form, QuantizeOptions())
-                plan.check()
+                plan = self._quantized(model, form)
             plan.slabs  # noqa: B018  # refuses a row that exceeds the budget
             files: dict[str, FormFile] = {}
             for file in plan.files:
@@ -131,11 +134,29 @@ class ModelForms(Closing):
         self._plans[form] = plan
         return files
 
+    def _quantized(self, model: OpenModel, form: str) -> quantizing.QuantizePlan:
+        """Plans a GGUF, with the mmproj file if the model has towers that convert."""
+        name, reason = f"{self.name}-{form}", None
+        if model.format != "gguf" and projector_of_hf(model.config) is not None:
+            try:
+                return _checked(quantizing.build(model, f"{name}/", form, QuantizeOptions(with_mmproj=True)))
+            except WeighbridgeError as error:
+                reason = error.message
+        plan = _checked(quantizing.build(model, f"{name}.gguf", form, QuantizeOptions()))
+        if reason is not None:
+            self.reasons[MMPROJ] = reason
+        return plan
+
     def tree(self) -> Iterator[tuple[str, FormFile]]:
-        """Every file under its path in the mounted folder: `model-F16.gguf`, `mlx-4bit/config.json`."""
+        """Every file under its path in the mounted folder: `model-F16.gguf`, `mlx-4bit/config.json`. GGUFs share the
+        mmproj file."""
+        paths = set()
         for form in self.forms:
             for name, file in self.files(form).items():
-                yield (f"{form}/{name}" if form in FOLDERS else name), file
+                path = f"{form}/{name}" if form in FOLDERS else name
+                if path not in paths:
+                    paths.add(path)
+                    yield path, file
 
     def close(self) -> None:
         for plan in self._plans.values():
@@ -143,3 +164,8 @@ class ModelForms(Closing):
         self._plans.clear()
         if self._closes_cache:
             self._cache.close()
+
+
+def _checked(plan: quantizing.QuantizePlan) -> quantizing.QuantizePlan:
+    plan.check()
+    return plan

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.containers.sniff.detect import sniff
-from weighbridge.conversion.forms.library import FOLDERS, GGUFS, FormFile, ModelForms, title_of
+from weighbridge.conversion.forms.library import FOLDERS, GGUFS, MMPROJ, FormFile, ModelForms, title_of
 from weighbridge.conversion.forms.views import SlabCache
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
@@ -41,10 +41,11 @@ class StoredFile:
 
 
 class GgufForm(NamedTuple):
-    """The plan of a GGUF, and its bytes."""
+    """The plan of a GGUF, and the bytes of its files: the model, and the towers if it has some."""
 
     plan: Plan
     file: FormFile
+    mmproj: FormFile | None = None
 
 
 class ModelFolder(Closing):
@@ -115,7 +116,8 @@ class ModelFolder(Closing):
             return {name: "a link out of the model's folder" for name, _ in links}
         if (forms := self._forms_in(repository)) is None:
             return {}
-        return {form: forms[0].reasons[form] for form in forms[1] if form in forms[0].reasons}
+        shown = (*forms[1], *([MMPROJ] if forms[1][0] in GGUFS else []))
+        return {form: forms[0].reasons[form] for form in shown if form in forms[0].reasons}
 
     def _forms_in(self, repository: str) -> tuple[ModelForms, tuple[str, ...]] | None:
         """The model of a repository, and the names of its forms."""
@@ -140,7 +142,7 @@ class ModelFolder(Closing):
         forms = self._forms_of(model)
         if not (files := forms.files(form)):
             raise UnsupportedError(f"no {form} of {model}: {forms.reasons[form]}")
-        return GgufForm(forms.plan(form), next(iter(files.values())))
+        return GgufForm(forms.plan(form), *files.values())
 
     def _forms_of(self, name: str) -> ModelForms:
         with self._lock:

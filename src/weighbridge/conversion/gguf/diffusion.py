@@ -64,6 +64,8 @@ def plan(
     architecture = architecture_of(found)
     if options.vocab_only or not options.tokenizer or options.pre is not None:
         raise UsageError(f"{found.title} has no tokenizer", hint="leave out --vocab-only, --no-tokenizer and --pre")
+    if options.with_mmproj:
+        raise UsageError(f"{found.title} has no towers for an mmproj file", hint="leave out --with-mmproj")
     rules = diffusion_types.table().architectures[architecture]
     named = named_tensors(model, found)
     draft = PlanBuilder({}, losses=[*_left_out(named.others)])

@@ -17,7 +17,7 @@ from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import dense_modules, diffusion, ggml_upgrade, metadata, mmproj, reranker
-from weighbridge.conversion.options import GenericGgufOptions, GgufOptions
+from weighbridge.conversion.options import GenericGgufOptions, GgufFileOptions, GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
 from weighbridge.conversion.result import Loss, Move
@@ -31,8 +31,9 @@ from weighbridge.packings.read import ggml
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, storage_name, transcode
 
 
-def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
-    """Plans names, types, order and keys of `model` as a GGUF. Raises UnsupportedError, MappingError, FormatError."""
+def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | None = None) -> PlanBuilder:
+    """Plans names, types, order and keys of `model` as a GGUF. `towers`: the options of the second GGUF, if they
+    differ from `options`. Raises UnsupportedError, MappingError, FormatError."""
     if model.format == "gguf":
         return _from_gguf(model, options)
     if model.diffusion is not None and model.diffusion.denoises:
@@ -54,7 +55,7 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     model, renamed = unwrapped(model)
     family = model.family
     draft = PlanBuilder({})
-    written = mmproj.add_file(model, draft, options) if options.with_mmproj else ()
+    written = mmproj.add_file(model, draft, towers or options) if options.with_mmproj else ()
     list_unnamed(model, draft, written, mmproj.hint(model))
     unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
     unused = [i for i in unmapped if family.rows[i[0]].zeros]

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16, F16
@@ -21,8 +22,9 @@ from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import diffusion as pictures
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
-from weighbridge.conversion.options import GgufOptions, QuantizeOptions
+from weighbridge.conversion.options import GgufFileOptions, GgufOptions, QuantizeOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
+from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.losses.settings import check_keys, check_settings
 from weighbridge.conversion.plan.writers import specs
 from weighbridge.conversion.quantize import diffusion_types, ftypes
@@ -34,7 +36,7 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.llamacpp.candidate import Candidate, table
 from weighbridge.models.llamacpp.rules import missing_keys, unknown_architecture
 from weighbridge.models.model import OpenModel
-from weighbridge.tensors.nodes import Node, QuantizedTensor, reshape
+from weighbridge.tensors.nodes import CastReport, Node, QuantizedTensor, reshape
 
 _ARCHITECTURE: Final = "general.architecture"
 
@@ -57,7 +59,8 @@ class QuantizeInputs:
     """The inputs of choosing types.
 
     `tensors`: by their final names, in the order of choosing and writing. `shard_of`: the shard of each tensor, with
-    --keep-split. `entries`: the name of each tensor in the importance matrix.
+    --keep-split. `entries`: the name of each tensor in the importance matrix. `towers`: the second GGUF, and
+    `tower_reports` the casts of its tensors.
     """
 
     tensors: Mapping[str, Node]
@@ -70,6 +73,8 @@ class QuantizeInputs:
     losses: tuple[Loss, ...]
     notes: tuple[str, ...]
     converted: bool
+    towers: tuple[PlannedFile, ...] = ()
+    tower_reports: Mapping[str, CastReport] = field(default_factory=dict)
 
     def choose(self, ftype: FileType | None, options: ftypes.TypeOptions) -> ftypes.TypeChoice:
         """Chooses the types for a file type (None: COPY). Raises RefusedError for another model's importance matrix."""
@@ -150,7 +155,8 @@ def prepare(
         shards=len(model.index.files) if options.keep_split else 1,
         imatrix=imatrix, entries={new: old for old, new in kept.names.items()},
         losses=(*left_out(model), *draft.losses, *losses), notes=tuple(draft.notes),
-        converted=model.format != "gguf",
+        converted=model.format != "gguf", towers=tuple(draft.extra_files),
+        tower_reports={name: report for name, report in draft.reports.items() if name not in draft.tensors},
     )  # fmt: skip
 
 
@@ -162,15 +168,16 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None)
         keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
+    file = {name: getattr(options, name) for name in ("name", "align")}
+    text = {name: getattr(options, name) for name in ("pre", "tokenizer", "with_mmproj")}
     if model.diffusion is not None and model.diffusion.denoises:
-        target = GgufOptions(name=options.name, align=options.align, pre=options.pre, tokenizer=options.tokenizer)
-        return pictures.plan(model, model.diffusion, target, None, unrounded=ftype is not None)
+        return pictures.plan(model, model.diffusion, GgufOptions(**file, **text), None, unrounded=ftype is not None)
     # the type of all matrices, so that nothing is rounded twice, or F32
     types = {n.spec.dtype for n in model.logical.values() if len(n.spec.shape) > 1}
     packed = any(isinstance(n, QuantizedTensor) for n in model.logical.values())
     dtype = next(iter(types)) if len(types) == 1 and not packed else None
-    shared = {name: getattr(options, name) for name in ("pre", "tokenizer", "name", "align")}
-    draft = to_gguf(model, GgufOptions(dtype=dtype.name.lower() if dtype in (BF16, F16) else "f32", **shared))
+    target = GgufOptions(dtype=dtype.name.lower() if dtype in (BF16, F16) else "f32", **file, **text)
+    draft = to_gguf(model, target, towers=GgufFileOptions(**file))
     draft.losses += check_settings(model, draft, "gguf")
     return draft
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import field
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.losses.requantized import is_quantized
 from weighbridge.conversion.plan.losses.ties import copied
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.conversion.plan.target import check_target
+from weighbridge.conversion.plan.target import check_target, several_files
 from weighbridge.conversion.plan.writers import planned, specs
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
@@ -86,7 +87,7 @@ class QuantizePlan(Plan):
     @property
     def bits(self) -> float:
         """Bits per weight over all tensors."""
-        elements = sum(n.spec.elements for f in self.files for n in f.nodes)
+        elements = sum(prod(row.shape) for row in self.rows)
         return 8 * sum(r.target_bytes for r in self.rows) / elements if elements else 0.0
 
     def check(self) -> None:
@@ -140,15 +141,18 @@ def build(
 
     Raises UsageError for options that contradict each other, UnsupportedError for a model that can't become a GGUF.
     """
-    path = resolve_target(target)
-    if os.fspath(target).endswith(("/", os.sep)) and not options.keep_split:
+    path, slash = resolve_target(target), os.fspath(target).endswith(("/", os.sep))
+    folder = options.keep_split or options.with_mmproj
+    if slash and not folder:
         raise UsageError(
             f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}, or --keep-split"
         )
+    if options.with_mmproj and not slash:
+        raise several_files(path, 2)
     if options.keep_split and path.suffix == gguf.SUFFIX:
         path = path.with_suffix("")  # a folder of shards
     refuse_unreadable(model)
-    check_target(path, model.place.files, options.keep_split)
+    check_target(path, model.place.files, folder)
     bits, size = options.target_bpw, options.target_size
     if bits is None and size is None:
         requested = ftypes.parse_ftype(ftype)
@@ -182,7 +186,7 @@ def finish(
 ) -> QuantizePlan:
     """Plans to give each tensor its chosen type."""
     tensors: dict[str, Node] = {}
-    reports: dict[str, CastReport] = {}
+    reports: dict[str, CastReport] = dict(inputs.tower_reports)
     weights: dict[str, Any] = {}
     rows: list[QuantizeRow] = []
     refusals = list(choice.refusals)
@@ -207,8 +211,8 @@ def finish(
         source=str(model.place.path),
         target=path,
         format="gguf",
-        folder=options.keep_split,
-        files=files,
+        folder=options.keep_split or options.with_mmproj,
+        files=(*files, *inputs.towers),
         losses=(*inputs.losses, *_losses(choice, inputs, weights, options), *copied(model, tensors)),
         notes=(
             *model.oddities,
@@ -263,7 +267,8 @@ def _files(
     path: Path, tensors: Mapping[str, Node], inputs: QuantizeInputs, options: QuantizeOptions
 ) -> tuple[PlannedFile, ...]:
     if not options.keep_split:
-        return (planned(path.name, gguf.layout(specs(tensors), inputs.keys), tensors),)
+        name = f"{path.name}{gguf.SUFFIX}" if options.with_mmproj else path.name
+        return (planned(name, gguf.layout(specs(tensors), inputs.keys), tensors),)
     stem = path.stem if path.suffix == gguf.SUFFIX else path.name
     files = []
     for shard in range(inputs.shards):

@@ -147,7 +147,9 @@ def _texts(parts: GgufParts, request: ShipRequest, notes: list[str]) -> tuple[di
 
 
 def _companions(parts: GgufParts, request: ShipRequest) -> Iterator[StoreLayer]:
-    """Yields the requested projector, and the further files of a Modelfile."""
+    """Yields the projector that is planned or requested, and the further files of a Modelfile."""
+    if parts.mmproj is not None:
+        yield StoreLayer("projector", file=Path(parts.mmproj.name), size=parts.mmproj.layout.size, made=True)
     paths = [("projector", Path(request.options.mmproj), "mmproj")] if request.options.mmproj is not None else []
     if (described := parts.described) is not None:
         values = [("projector", value, "mmproj") for value in described.values("FROM")[1:]]

@@ -26,6 +26,7 @@ _LATEST: Final = "Q4_K_M"
 class _Weights(NamedTuple):
     parts: GgufParts
     file: FormFile
+    mmproj: FormFile | None = None
 
 
 class PullableModels:
@@ -50,7 +51,7 @@ class PullableModels:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._pulled:
-                self._pulled[key] = _pulled(self._content(path, weights.parts, f"{name}:{tag}"), weights.file)
+                self._pulled[key] = _pulled(self._content(path, weights.parts, f"{name}:{tag}"), weights)
             return self._pulled[key]
 
     def _weights(self, model: str, tag: str) -> _Weights | None:
@@ -67,7 +68,7 @@ class PullableModels:
             raise
         if form is None:
             return stored if latest else None
-        return _Weights(planned_gguf(path, form.plan), form.file)
+        return _Weights(planned_gguf(path, form.plan), form.file, form.mmproj)
 
     def _content(self, path: Path, parts: GgufParts, name: str) -> OllamaContent:
         """Returns the model's layers. If its template can't be translated, Ollama renders the Jinja template."""
@@ -81,7 +82,7 @@ class PullableModels:
         return content
 
 
-def _pulled(content: OllamaContent, weights: FormFile) -> PulledModel:
+def _pulled(content: OllamaContent, weights: _Weights) -> PulledModel:
     blobs: dict[str, FormFile] = {}
 
     def add(part: str, file: FormFile) -> dict[str, object]:
@@ -92,8 +93,11 @@ def _pulled(content: OllamaContent, weights: FormFile) -> PulledModel:
         return entry(part, digest.hexdigest(), file.size)
 
     first, *rest = content.layers
-    layers = [add(first.part, weights)]
+    layers = [add(first.part, weights.file)]
     for layer in rest:
+        if layer.made and weights.mmproj is not None:
+            layers.append(add(layer.part, weights.mmproj))
+            continue
         layers.append(
             add(layer.part, StoredFile(layer.part, layer.file) if layer.file else TextBytes(layer.part, layer.data))
         )
