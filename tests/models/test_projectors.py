@@ -32,7 +32,7 @@ from tests.models.record_projectors import class_of_transformers, renamed
 from tests.models.record_reference import record
 
 import weighbridge as wb
-from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
@@ -394,6 +394,28 @@ def test_the_file_beside_has_the_reference_s_name(folder: str, file: str, tmp_pa
     source = write_folder(golden()["gemma3"], tmp_path / folder)
     plan = wb.plan_convert(source, f"{tmp_path}/out/", to="gguf", with_mmproj=True, tokenizer=False, dtype="f16")
     assert file in plan.names
+
+
+@pytest.mark.parametrize("name", [name for name, case in golden().items() if case.get("preprocessor")])
+def test_a_folder_without_its_preprocessor_is_refused_or_has_noted_defaults(name: str, tmp_path: Path) -> None:
+    """Each key that the file sets is named, once: in the error, or in the note on the defaults."""
+    folder = write_folder(golden()[name], tmp_path / "m")
+    with wb.plan_convert(folder, tmp_path / "whole.gguf", mmproj=True) as plan:
+        plan.run()
+        assert not any("preprocessor_config.json" in note for note in plan.notes)
+    (folder / "preprocessor_config.json").unlink()
+    try:
+        with wb.plan_convert(folder, tmp_path / "m.gguf", mmproj=True) as plan:
+            plan.run()
+        (said,) = [note for note in plan.notes if "preprocessor_config.json" in note]
+    except (UnsupportedError, FormatError) as error:
+        said = str(error)
+        assert not (tmp_path / "m.gguf").exists()
+        assert "clip.vision.image_mean, clip.vision.image_std" in said or "patch_size" in said
+    else:
+        before, after = (wb.open(tmp_path / file).metadata for file in ("whole.gguf", "m.gguf"))
+        assert all(key in said for key in before if before[key] != after[key])
+    assert "preprocessor_config.json" in said
 
 
 def test_files_of_different_models_are_refused(tmp_path: Path) -> None:

@@ -31,10 +31,18 @@ from weighbridge.models.arch.registry import families_of_graph, projector_of_hf
 from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
+from weighbridge.models.config.keys import all_hold, rules
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
-from weighbridge.models.llamacpp.towers import PREPROCESSOR, Towers, candidate_of, towers_of, towers_of_gguf
+from weighbridge.models.llamacpp.towers import (
+    PREPROCESSOR,
+    PREPROCESSORS,
+    Towers,
+    candidate_of,
+    towers_of,
+    towers_of_gguf,
+)
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.tensors.nodes import LogicalTensor
 
@@ -129,7 +137,25 @@ def _keys(
         card={**readme, "name": options.name} if options.name else readme, kind="mmproj",
     )  # fmt: skip
     architecture = config_to_gguf(towers.config, family, file_type=dtype_policy.FTYPES[requested.name])
+    _check_preprocessor(model, towers, architecture, draft)
     return metadata.with_alignment(assemble(general, architecture, {}), options.align)
+
+
+def _check_preprocessor(model: OpenModel, towers: Towers, keys: Mapping[str, KV], draft: PlanBuilder) -> None:
+    """Notes the defaults of keys whose file the folder lacks. Raises UnsupportedError for keys without one: llama.cpp
+    loads no tower without them."""
+    if towers.config[PREPROCESSOR]:
+        return
+    family, facts = towers.resolved.family, towers.resolved.family.effective(towers.config)
+    rows = (row for row in rules(family).keys if any(f"{PREPROCESSOR}." in path for path in row.config))
+    names = [row.key(family.gguf) for row in rows if all_hold(row.when, facts)]
+    if unknown := [name for name in names if name not in keys]:
+        raise UnsupportedError(
+            f"{model.place.path} has no {PREPROCESSORS[0]}, which sets {', '.join(unknown)}",
+            hint="get the file from the model's publisher; wb convert SRC DST.gguf converts the language model",
+        )
+    if names:
+        draft.notes.append(f"no {PREPROCESSORS[0]}: {', '.join(names)} as the reference converter assumes")
 
 
 # ---------------------------------------------------------------------- back to a folder

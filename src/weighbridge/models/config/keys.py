@@ -104,7 +104,7 @@ def differs(entry: RequiredValueEntry, config: Mapping[str, Any]) -> bool:
     unequal = bool(entry.equals) and value != lookup(config, entry.equals)
     least = lookup(config, entry.at_least) if entry.at_least else None
     less = least is not None and bool(value) and number(value, entry.config) < number(least, entry.at_least)
-    return bool(wrong or unequal or less) and _all_hold(entry.when, config)
+    return bool(wrong or unequal or less) and all_hold(entry.when, config)
 
 
 def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for entry in rules.implied:
         facts = {**config, **{key: value for key, value in out.items() if value is not None}}
-        if entry.config not in out and _all_hold(entry.when, facts):
+        if entry.config not in out and all_hold(entry.when, facts):
             out[entry.config] = lookup(facts, entry.value) if isinstance(entry.value, str) else entry.value
     return out
 
@@ -142,7 +142,7 @@ def value_at(config: Mapping[str, Any], path: Iterable[str]) -> Any:
 def to_kv(row: KeyEntry, config: Mapping[str, Any]) -> KV | None:
     """Returns the row's key-value for an effective config, or None if the row doesn't apply or the config sets none of
     its keys."""
-    if not _all_hold(row.when, config):
+    if not all_hold(row.when, config):
         return None
     if row.layers is not None and not row.config:
         return KV(row.type, _by_layer(row, config, True))
@@ -207,7 +207,7 @@ def _by_layer(row: KeyEntry, config: Mapping[str, Any], value: Any) -> list[Any]
     return [value if i in layers else outside for i in range(count)]
 
 
-def _all_hold(when: Mapping[str, Sequence[Any]], config: Mapping[str, Any]) -> bool:
+def all_hold(when: Mapping[str, Sequence[Any]], config: Mapping[str, Any]) -> bool:
     """Whether each path has one of its values; `*` is any value, `+` any but 0."""
     for path, allowed in when.items():
         value = lookup(config, path)
