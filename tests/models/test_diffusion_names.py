@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.oracles import pictures
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.models.diffusion import names
+from weighbridge.models.diffusion.model import diffusion_model
 from weighbridge.tensors.nodes import as_node, const
 
 torch = pytest.importorskip("torch")
@@ -169,6 +171,20 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"transformer_blocks\.1\.attn\.to_k\.weight is missing"):
         wb.convert(path, tmp_path / "flux.gguf")
     assert not (tmp_path / "flux.gguf").exists()
+
+
+def test_a_file_with_two_models_is_refused(tmp_path: Path) -> None:
+    """No denoiser is chosen by the order of the tables, unless one's names and sizes are those of the other."""
+    denoisers = ("flux", "sd1", "sd2", "sdxl", "sd3", "wan", "ltx", "sdxl-refiner")
+    shapes = {name: pictures.MODELS[name]() for name in denoisers}
+    alike = {("sd1", "sd2"), ("sdxl", "sdxl-refiner")}
+    for pair in combinations(denoisers, 2):
+        merged = shapes[pair[0]] | shapes[pair[1]]
+        if pair in alike:
+            assert set(shapes[pair[0]]) & set(shapes[pair[1]])
+            continue
+        with pytest.raises(UnsupportedError, match=r"has the tensors of .* and "):
+            diffusion_model(merged, tmp_path / "x.safetensors")
 
 
 def test_unknown_tensors_are_listed(tmp_path: Path) -> None:

@@ -347,6 +347,20 @@ def test_others_are_refused(name: str, flux: tuple[Path, Tensors], tmp_path: Pat
     assert not (tmp_path / "m.safetensors").exists()
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("model", DENOISERS)
+def test_a_lora_of_another_model_is_refused(model: str, tmp_path: Path) -> None:
+    """Each model's LoRA on every other: its modules are missing, or have other sizes."""
+    forms = both(model)["original"]
+    pictures.save(tmp_path / "lora.safetensors", kohya(changes(forms, targets(forms)), 1.5))
+    for other in (name for name in DENOISERS if name != model):
+        base = pictures.save(tmp_path / f"{other}.safetensors", both(other)["original"])
+        with pytest.raises((FormatError, UsageError, UnsupportedError)) as caught:
+            wb.convert(base, tmp_path / "m.safetensors", lora=tmp_path / "lora.safetensors")
+        assert "lora" in str(caught.value).lower()
+        assert not (tmp_path / "m.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     "setting", [{"transformer.use_rslora": True}, {"transformer.alpha_pattern": {"x": 1}}], ids=str
 )
