@@ -22,6 +22,7 @@ from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion.forms.library import MMPROJ, ModelForms
 from weighbridge.conversion.forms.shelf import ModelFolder
+from weighbridge.shipping.run import how_to_run
 
 #: name -> function, its options, the options of the same model's text alone
 COMMANDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -83,6 +84,13 @@ def test_both_files_are_those_of_two_commands(
                 for row in rows
             }
     assert written == {"both.gguf": (tmp_path / "text.gguf").read_bytes(), "mmproj-Tiny-Eye-F16.gguf": mmproj}
+
+
+def test_the_command_that_runs_both_is_named(seeing: Path, tmp_path: Path) -> None:
+    with wb.plan_quantize(seeing, f"{tmp_path}/both/", "Q8_0", with_mmproj=True) as plan:
+        files = {name: str(tmp_path / "both" / name) for name in plan.names}
+        mmproj = files.pop("mmproj-Tiny-Eye-F16.gguf")
+        assert how_to_run(plan) == f"llama-server -m {files['both.gguf']} --mmproj {mmproj}"
 
 
 FORMS = ("Q8_0", "F16")

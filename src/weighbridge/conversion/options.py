@@ -283,6 +283,9 @@ class MlxOptions(HfFolderOptions, CodeOptions):
     narrows: ClassVar[bool] = False
     quantize: bool = option("Quantize: 4 bits in groups of 64, if nothing else is given.", False, section=_MLX)
     q_mode: str | None = option("Codes.", section=_MLX, choices=("affine", "mxfp4", "mxfp8", "nvfp4"))
+    towers: bool = option(
+        "Write the whole model for mlx-vlm, with its vision and audio towers.", False, section=_MLX, sources=("model",)
+    )
     recipe: str | None = option(
         "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6.", metavar="NAME", section=_MLX, aliases="quant-predicate"
     )

@@ -15,11 +15,13 @@ from typing import Final
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.diagnose import SizeMismatch
+from weighbridge.models.mlxlm.towers import from_mlx_vlm
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
 
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
+_MLX_VLM: Final = "mlx-vlm's names are replaced by those of Hugging Face"
 _EMBEDDING: Final = "embedding.word_embeddings.weight"  # of Megatron-LM
 _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 
@@ -27,7 +29,11 @@ _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     """Returns the model with the names and the vocabulary of its family, and notes on the changes. Returns a model
     unchanged if it fits already, or if no change makes it fit."""
-    if model.format in ("gguf", "ggml") or not len(model.index) or _fits(model) or model.diffusion:
+    if model.format in ("gguf", "ggml") or not len(model.index) or model.diffusion:
+        return model, []
+    if with_towers := _from_mlx_vlm(model):
+        return with_towers
+    if _fits(model):
         return model, []
     if renamed := _from_other_names(model):
         return renamed
@@ -45,6 +51,16 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
         if _fits(candidate):
             return candidate, [note]
     return model, []
+
+
+def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
+    """Returns the model under Hugging Face's names if its names are mlx-vlm's, else unchanged."""
+    return _from_mlx_vlm(model) or (model, [])
+
+
+def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
+    named = from_mlx_vlm(model)
+    return (named, [_MLX_VLM]) if named is not None and _fits(named) else None
 
 
 def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
@@ -72,7 +88,7 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
     of them begin with the same part and no name of the family does."""
     if model.format == "gguf":
         return model, []
-    if found := _from_other_names(model):
+    if found := _from_mlx_vlm(model) or _from_other_names(model):
         from weighbridge.tensors.nodes import as_node  # late: numpy
 
         renamed, notes = found

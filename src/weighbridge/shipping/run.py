@@ -13,6 +13,7 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import RemotePath
 from weighbridge.models.clients import mlx_verdict
 from weighbridge.models.llamacpp.rules import accepts, all_findings
+from weighbridge.models.mlxlm.towers import table
 from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 
@@ -25,9 +26,13 @@ def how_to_run(plan: Plan) -> str | None:
         return None
     if plan.format == "gguf":
         indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
-        kind, path = _gguf_kind(indexes[0].metadata), plan.target
-        if kind is None or (kind != "adapter gguf" and accepts(all_findings(indexes)) is not True):
+        parts = [index for index in indexes if index.metadata.get("general.type") != "mmproj"] or indexes
+        kind, path = _gguf_kind(parts[0].metadata), plan.target
+        if kind is None or (kind != "adapter gguf" and accepts(all_findings(parts)) is not True):
             return None
+        if len(parts) < len(indexes):
+            first, *_, mmproj = (str(path / file.name) for file in plan.files)
+            return run_line(f"{kind} with mmproj", first, mmproj=mmproj)
         return run_line(kind, str(path / plan.files[0].name if plan.folder else path))
     if plan.format not in ("mlx", "hf"):
         return None
@@ -41,6 +46,8 @@ def how_to_run(plan: Plan) -> str | None:
     else:
         weights = (file for file in plan.files if file.name.endswith(".safetensors"))
         shapes = {slot.name: slot.spec.shape for file in weights for slot in file.layout.slots}
+        if not all(map(table().quantizes, shapes)):
+            return run_line("mlx with towers", str(plan.target))
         loads = mlx_verdict(config, shapes).accepts is True
     return run_line(plan.format, str(plan.target)) if loads else None
 

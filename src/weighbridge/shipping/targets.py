@@ -34,13 +34,15 @@ TARGETS: Final = MappingProxyType(
                                   "arch_file"}),
                        "the alias of the model",
                        {"gguf": "llama-server -m {path}", "embedding": "llama-server -m {path} --embedding",
+                        "gguf with mmproj": "llama-server -m {path} --mmproj {mmproj}",
                         "adapter gguf": "llama-server -m BASE.gguf --lora {path}"}),
             ShipTarget("ollama", "Ollama", "ollama.store:prepare", _STORE | {"template", "system", "modelfile"},
                        "[NAMESPACE/]NAME[:TAG]", {"gguf": "wb ship ollama {path} NAME"}),
             ShipTarget("lmstudio", "LM Studio", "lmstudio:prepare", _STORE, "[PUBLISHER/]MODEL",
                        {"gguf": "wb ship lmstudio {path}", "mlx": "wb ship lmstudio {path}"}),
             ShipTarget("mlx", "mlx-lm", "servers:mlx", frozenset({"device", "context", "arch_file"}), "",
-                       {"mlx": "mlx_lm.chat --model {path}"}),
+                       {"mlx": "mlx_lm.chat --model {path}",
+                        "mlx with towers": "mlx_vlm.generate --model {path} --image IMAGE"}),
             ShipTarget("vllm", "vLLM", "servers:vllm", frozenset({"device", "context", "arch_file"}), "the served name",
                        {"hf": "vllm serve {path}"}),
             ShipTarget("hub", "Hugging Face Hub", "hub:prepare",
@@ -52,8 +54,10 @@ TARGETS: Final = MappingProxyType(
 )  # fmt: skip
 
 
-def run_line(kind: str, path: str) -> str | None:
-    """Returns the command that runs a converted model in the first target that accepts it, or None."""
+def run_line(kind: str, path: str, **further: str) -> str | None:
+    """Returns the command that runs a converted model in the first target that accepts it, or None. `further`: other
+    paths of the command."""
     order = sorted(TARGETS.values(), key=lambda row: row.name == "lmstudio")
     command = next((row.runs[kind] for row in order if kind in row.runs), None)
-    return command.format(path=shlex.quote(path)) if command else None
+    paths = {name: shlex.quote(value) for name, value in {"path": path, **further}.items()}
+    return command.format_map(paths) if command else None

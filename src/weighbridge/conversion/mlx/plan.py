@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +28,7 @@ from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.clients import mlx_verdict
 from weighbridge.models.config.keys import lookup
+from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
@@ -48,6 +49,7 @@ _UNQUANTIZED: Final = ("conv", "norm")
 # `cast_predicate`: tensors that keep their type; a family's table adds names.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
+_TOWERS: Final = "; wb convert SRC DST --to mlx --towers writes it, for mlx-vlm"
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
 
@@ -82,28 +84,28 @@ def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
         )
     named = model.resolved.save("mlx")
     draft = PlanBuilder({}, {"format": "mlx"}, losses=unplaced(model, "mlx", "MLX folder"))
-    list_unnamed(model, draft)
+    list_unnamed(model, draft, hint=_TOWERS if tower_names(model.config) else "")
     for name in drop_tied_mlx(model, named, draft):
         del named[name]
     if unmapped := model.family.unmapped_roles("mlx", model.sizes, model.roles):
         names = model.family.holding(model.dialect, model.sizes, model.logical, unmapped)
         draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
-    requested = _weight_dtype(model, options)
-    overall = _overall_quantization(options)
+    requested = weight_dtype(model, options)
+    overall = overall_quantization(options)
     roles = model.family.rows_of("mlx", model.sizes, named)
     modules: dict[str, MlxQuantization] = {}
     for name, node in named.items():
         dtype = None if name.endswith((*_UNCAST, *rules.uncast)) else requested
         module = name.removesuffix(".weight")
         if roles[name].kind in _UNQUANTIZED or module.endswith(tuple(rules.unquantized)):
-            draft.tensors[name] = _plain(name, node, dtype, draft)
+            draft.tensors[name] = plain(name, node, dtype, draft)
             continue
         if (quantization := _quantization(name, node, model, options, overall)) is not None:
-            modules[module], parts = quantization, _quantize(name, _plain(name, node, dtype, draft), quantization)
-        elif (kept := _keep_codes(name, node, draft)) is not None:
+            modules[module], parts = quantization, quantize(name, plain(name, node, dtype, draft), quantization)
+        elif (kept := keep_codes(name, node, draft)) is not None:
             modules[module], parts = kept
         else:
-            draft.tensors[name] = _plain(name, node, dtype, draft)
+            draft.tensors[name] = plain(name, node, dtype, draft)
             continue
         draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
     config = _config(model, modules, overall, options)
@@ -114,14 +116,16 @@ def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
     else:
         add_side_files(model, draft, without=("config.json", *model.texts))
     draft.texts |= {**model.texts, "config.json": json.dumps(config, indent=4).encode()}
-    metadata = {
-        "total_size": sum(node.spec.nbytes for node in draft.tensors.values()),
-        "total_parameters": sum(node.spec.elements for node in named.values()),
-    }
-    draft.index = lambda file_of: json.dumps(
+    draft.index = index_of(draft.tensors, sum(node.spec.elements for node in named.values()))
+    return draft
+
+
+def index_of(tensors: Mapping[str, Node], elements: int) -> Callable[[Mapping[str, str]], bytes]:
+    """Returns the function that writes model.safetensors.index.json. `elements`: the number of weights."""
+    metadata = {"total_size": sum(node.spec.nbytes for node in tensors.values()), "total_parameters": elements}
+    return lambda file_of: json.dumps(
         {"metadata": metadata, "weight_map": dict(sorted(file_of.items()))}, indent=4
     ).encode()
-    return draft
 
 
 def load_losses(draft: PlanBuilder) -> list[Loss]:
@@ -134,7 +138,7 @@ def load_losses(draft: PlanBuilder) -> list[Loss]:
 # ------------------------------------------------------------------------------------------------ requested types
 
 
-def _weight_dtype(model: OpenModel, options: MlxOptions) -> DType | None:
+def weight_dtype(model: OpenModel, options: MlxOptions) -> DType | None:
     """The dtype of the weights: the requested one, or an older config's; mlx_lm ignores a newer config's `dtype`."""
     if options.dtype not in (None, "auto"):
         requested = dtype_of(options.dtype)
@@ -146,7 +150,7 @@ def _weight_dtype(model: OpenModel, options: MlxOptions) -> DType | None:
     return _CASTS.get(stated) if isinstance(stated, str) and model.format != "gguf" else None
 
 
-def _overall_quantization(options: MlxOptions) -> MlxQuantization | None:
+def overall_quantization(options: MlxOptions) -> MlxQuantization | None:
     """The requested quantization of all modules, or None. Raises UsageError for one that MLX lacks."""
     parameters = (options.q_bits, options.q_group_size, options.q_mode, options.recipe)
     if all(x is None for x in parameters) and not options.quantize:
@@ -196,7 +200,7 @@ def _quantization(
 # ------------------------------------------------------------------------------------------------ tensors
 
 
-def _quantize(name: str, node: Node, quantization: MlxQuantization) -> Mapping[str, Node]:
+def quantize(name: str, node: Node, quantization: MlxQuantization) -> Mapping[str, Node]:
     """Quantizes a float tensor. Raises UnsupportedError if its rows aren't whole groups."""
     group, bits, mode = quantization
     if node.spec.shape[-1] % group:
@@ -207,9 +211,7 @@ def _quantize(name: str, node: Node, quantization: MlxQuantization) -> Mapping[s
     return nodes.pack(floats, packers.FloatOf(str(mode), node.spec.dtype, name))
 
 
-def _keep_codes(
-    name: str, node: LogicalTensor, draft: PlanBuilder
-) -> tuple[MlxQuantization, Mapping[str, Node]] | None:
+def keep_codes(name: str, node: LogicalTensor, draft: PlanBuilder) -> tuple[MlxQuantization, Mapping[str, Node]] | None:
     """The quantization and stored tensors of a quantized tensor whose values MLX can hold exactly; else None."""
     packing = node.packing if isinstance(node, QuantizedTensor) else None
     parts: Mapping[str, Node]
@@ -248,7 +250,7 @@ def _matrices(node: QuantizedTensor) -> dict[str, Node]:
     return {m: nodes.reshape(x, (*lead, x.spec.elements // max(node.spec.rows, 1))) for m, x in node.members.items()}
 
 
-def _plain(name: str, node: LogicalTensor, dtype: DType | None, draft: PlanBuilder) -> Node:
+def plain(name: str, node: LogicalTensor, dtype: DType | None, draft: PlanBuilder) -> Node:
     """The tensor as floats of `dtype`; None: of the float type that it is stored in. Integers are kept."""
     if not isinstance(node, Node) or node.spec.dtype.kind is Kind.BLOCK:
         target = dtype or F16
@@ -290,11 +292,19 @@ def _config(
     generation = model.json("generation_config.json") if model.format != "gguf" else None
     if generation and generation.get("eos_token_id"):
         config["eos_token_id"] = generation["eos_token_id"]
-    if modules:
-        top = overall or Counter(modules.values()).most_common(1)[0][0]
-        each = {m: q.described() for m, q in modules.items() if q != top or (options.recipe and overall is not None)}
-        config["quantization"] = config["quantization_config"] = {**top.described(), **each}
+    config |= quantization_config(modules, overall, each=bool(options.recipe and overall is not None))
     return dict(sorted(config.items()))
+
+
+def quantization_config(
+    modules: Mapping[str, MlxQuantization], overall: MlxQuantization | None, *, each: bool
+) -> dict[str, Any]:
+    """The quantization under both of its keys, with the modules that differ from the whole, or with `each`."""
+    if not modules:
+        return {}
+    top = overall or Counter(modules.values()).most_common(1)[0][0]
+    stated = {**top.described(), **{m: q.described() for m, q in modules.items() if each or q != top}}
+    return {"quantization": stated, "quantization_config": stated}
 
 
 _LAYERS: Final = "num_hidden_layers"

@@ -43,7 +43,7 @@ from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
-from weighbridge.models.wrapped import unwrapped, unwrapped_folder
+from weighbridge.models.wrapped import unwrapped, unwrapped_folder, without_mlx_names
 
 if TYPE_CHECKING:
     from weighbridge.conversion.schemes.plan import Calibrate
@@ -81,8 +81,11 @@ def _build(
     if calibrate is not None:
         to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
-    draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
-    draft.losses += _mlx_losses(draft) if kind == "mlx" else []  # after settings that would change: those are refused
+    unchecked = isinstance(options, _UNCHECKED) or (isinstance(options, MlxOptions) and options.towers)
+    draft.losses += [] if unchecked else check_settings(model, draft, kind)
+    draft.losses += (
+        _mlx_losses(draft) if kind == "mlx" and not unchecked else []
+    )  # after settings that would change: those are refused
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -152,6 +155,10 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
 
 
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str) -> PlanBuilder:
+    if options.towers:
+        from weighbridge.conversion.mlx.towers import to_mlx_vlm
+
+        return to_mlx_vlm(model, options)
     from weighbridge.conversion.mlx.plan import to_mlx
 
     return to_mlx(model, options)
@@ -219,7 +226,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         SchemeOptions: (unwrapped_folder, _to_scheme),
         MlxOptions: (unwrapped, _to_mlx),
         GgufOptions: (unwrapped, _to_gguf),
-        MmprojOptions: (None, _to_mmproj),
+        MmprojOptions: (without_mlx_names, _to_mmproj),
         GenericGgufOptions: (None, _to_generic_gguf),
         WhisperOptions: (None, _to_ggml),
         GraphOptions: (None, _to_graph),

@@ -1,0 +1,92 @@
+"""Small models that mlx-vlm reads, as its conversion is recorded in golden/mlx_vlm.json (`record_mlx_vlm.py`).
+
+They are models of `projector_cases.py` with the configs that their publishers wrote, whose keys mlx-vlm's classes need.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+from tests.models.projector_cases import golden
+
+GOLDEN: Final = Path(__file__).parent / "golden" / "mlx_vlm.json"
+GROUP: Final = 32
+#: name -> options of the conversion
+FORMS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {}, "quantized": {"quantize": True, "q_bits": 4, "q_group_size": GROUP}
+}  # fmt: skip
+
+
+def _flat(config: dict[str, Any]) -> None:
+    """A Qwen VL's config of transformers 4."""
+    text = config.pop("text_config")
+    config |= {k: v for k, v in text.items() if k not in ("model_type", "layer_types", "rope_parameters")}
+    config |= {"rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+    config["vision_config"]["model_type"] = config["model_type"]
+
+
+def _qwen3(config: dict[str, Any]) -> None:
+    config["vision_config"]["model_type"] = config["model_type"]
+    del config["text_config"]["rope_parameters"]
+    scaling = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [2, 3, 3]}
+    config["text_config"] |= {"rope_theta": 1e6, "rope_scaling": scaling}
+
+
+def _gemma3(config: dict[str, Any]) -> None:
+    config["vision_config"]["image_size"] = 224  # the class has 16 x 16 tokens of an image
+    config["text_config"] |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
+
+
+def _mistral3(config: dict[str, Any]) -> None:
+    config["text_config"] |= {"rope_theta": 1e4, "tie_word_embeddings": True}
+    config["vision_config"]["rope_theta"] = 1e4
+
+
+def _glm4v(config: dict[str, Any]) -> None:
+    config["eos_token_id"] = config["text_config"]["eos_token_id"] = [1]
+
+
+def _gemma4(config: dict[str, Any]) -> None:
+    config["text_config"] |= {"num_global_key_value_heads": 2, "attention_k_eq_v": False, "head_dim": 16}
+    config["text_config"]["global_head_dim"] = 16
+
+
+def _unchanged(config: dict[str, Any]) -> None:
+    pass
+
+
+CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
+    "qwen2-vl": _flat, "qwen2.5-vl": _flat, "qwen3-vl": _qwen3, "gemma3": _gemma3, "mistral3": _mistral3,
+    "smolvlm": _unchanged, "idefics3": _unchanged, "internvl-chat": _unchanged, "dots-ocr": _unchanged,
+    "glm-4v": _glm4v, "gemma4": _gemma4, "embedding-gemma2": _unchanged,
+}  # fmt: skip
+
+
+def case(name: str) -> dict[str, Any]:
+    """A case as `projector_cases.write_folder` takes it."""
+    found: dict[str, Any] = copy.deepcopy(golden()[name])
+    CASES[name](found["config"])
+    if name == "gemma3":
+        position = "vision_tower.vision_model.embeddings.position_embedding.weight"
+        found["names"] = {n: shape for n, shape in found["names"].items() if ".head." not in n} | {position: [256, 64]}
+    return found
+
+
+def summary(tensors: dict[str, np.ndarray]) -> dict[str, str]:
+    """Type, shape and checksum of each tensor."""
+    return {
+        name: f"{array.dtype.str[1:]} {'x'.join(map(str, array.shape))} {crc32(array.tobytes()):08x}"
+        for name, array in sorted(tensors.items())
+    }
+
+
+def recorded() -> dict[str, dict[str, dict[str, str]]]:
+    """Case -> form -> tensors as mlx-vlm writes them."""
+    record: dict[str, dict[str, dict[str, str]]] = json.loads(GOLDEN.read_text("utf-8"))
+    return record
