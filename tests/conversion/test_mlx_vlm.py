@@ -203,5 +203,5 @@ def test_the_language_model_alone_names_the_option(tmp_path: Path) -> None:
     with wb.plan_convert(folder, tmp_path / "text", to="mlx") as plan:
         assert any("--to mlx --towers writes it" in str(loss) for loss in plan.losses)
     with wb.plan_convert(folder, tmp_path / "whole", to="mlx", towers=True) as plan:
-        assert how_to_run(plan) == f"mlx_vlm.generate --model {tmp_path / 'whole'} --image IMAGE"
+        assert how_to_run(plan) == f"mlx_vlm.chat --model {tmp_path / 'whole'}"
         assert not plan.losses

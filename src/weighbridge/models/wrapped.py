@@ -15,7 +15,6 @@ from typing import Final
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.diagnose import SizeMismatch
-from weighbridge.models.mlxlm.towers import from_mlx_vlm
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
 
@@ -31,7 +30,7 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     unchanged if it fits already, or if no change makes it fit."""
     if model.format in ("gguf", "ggml") or not len(model.index) or model.diffusion:
         return model, []
-    if with_towers := _from_mlx_vlm(model):
+    if model.metadata.get("format") == "mlx" and (with_towers := _from_mlx_vlm(model)):
         return with_towers
     if _fits(model):
         return model, []
@@ -59,6 +58,10 @@ def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
 
 
 def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
+    if model.metadata.get("format") != "mlx":
+        return None
+    from weighbridge.models.mlxlm.towers import from_mlx_vlm  # late: only folders of MLX have its names
+
     named = from_mlx_vlm(model)
     return (named, [_MLX_VLM]) if named is not None and _fits(named) else None
 

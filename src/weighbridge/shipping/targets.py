@@ -42,7 +42,7 @@ TARGETS: Final = MappingProxyType(
                        {"gguf": "wb ship lmstudio {path}", "mlx": "wb ship lmstudio {path}"}),
             ShipTarget("mlx", "mlx-lm", "servers:mlx", frozenset({"device", "context", "arch_file"}), "",
                        {"mlx": "mlx_lm.chat --model {path}",
-                        "mlx with towers": "mlx_vlm.generate --model {path} --image IMAGE"}),
+                        "mlx with towers": "mlx_vlm.chat --model {path}"}),
             ShipTarget("vllm", "vLLM", "servers:vllm", frozenset({"device", "context", "arch_file"}), "the served name",
                        {"hf": "vllm serve {path}"}),
             ShipTarget("hub", "Hugging Face Hub", "hub:prepare",
@@ -54,10 +54,8 @@ TARGETS: Final = MappingProxyType(
 )  # fmt: skip
 
 
-def run_line(kind: str, path: str, **further: str) -> str | None:
-    """Returns the command that runs a converted model in the first target that accepts it, or None. `further`: other
-    paths of the command."""
+def run_line(kind: str, path: str, mmproj: str = "") -> str | None:
+    """Returns the command that runs a converted model in the first target that accepts it, or None."""
     order = sorted(TARGETS.values(), key=lambda row: row.name == "lmstudio")
     command = next((row.runs[kind] for row in order if kind in row.runs), None)
-    paths = {name: shlex.quote(value) for name, value in {"path": path, **further}.items()}
-    return command.format_map(paths) if command else None
+    return command.format(path=shlex.quote(path), mmproj=shlex.quote(mmproj)) if command else None

@@ -88,9 +88,10 @@ def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
 
 
 def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
-    """The model under Hugging Face's names, packed weights included; None for a folder without mlx-vlm's towers."""
+    """The model under Hugging Face's names, packed weights included; None without mlx-vlm's towers. `model`: a folder whose
+    metadata has `format` = mlx."""
     names = tower_names(model.config)
-    if names is None or model.metadata.get("format") != "mlx" or all(map(table().quantizes, model.index.by_name)):
+    if names is None or all(map(table().quantizes, model.index.by_name)):
         return None
     turned, nodes, copies = set(names.channels_last), {}, []
     for name, node in model.stored.items():
