@@ -30,7 +30,7 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     unchanged if it fits already, or if no change makes it fit."""
     if model.format in ("gguf", "ggml") or not len(model.index) or model.diffusion:
         return model, []
-    if model.metadata.get("format") == "mlx" and (with_towers := _from_mlx_vlm(model)):
+    if model.index.metadata.get("format") == "mlx" and (with_towers := _from_mlx_vlm(model)):
         return with_towers
     if _fits(model):
         return model, []
@@ -58,7 +58,7 @@ def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
 
 
 def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
-    if model.metadata.get("format") != "mlx":
+    if model.index.metadata.get("format") != "mlx":
         return None
     from weighbridge.models.mlxlm.towers import from_mlx_vlm  # late: only folders of MLX have its names
 
