@@ -171,6 +171,16 @@ def llama(folder: Path, gigabytes: float) -> Path:
     return folder
 
 
+def flux(path: Path, gigabytes: float) -> Path:
+    """A single file of FLUX.1's denoiser in BF16, of its width and with as many layers as fit."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tests.oracles import pictures
+
+    one, two = (sum(_size("BF16", s) for s in pictures.flux(3072, 128, layers).values()) for layers in (1, 2))
+    shapes = pictures.flux(3072, 128, 1 + max(0, round((gigabytes * 1e9 - one) / (two - one))))
+    return safetensors(path, [(name, "BF16", shape) for name, shape in shapes.items()])
+
+
 def tuned(folder: Path, seed: float) -> Path:
     """A Llama folder whose weights differ from those of the folder `base` next to it by some units of their last
     place."""

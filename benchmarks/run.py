@@ -391,6 +391,34 @@ def quantize_section(work: Path, gigabytes: float) -> Section:
     )
 
 
+def pictures_section(work: Path, gigabytes: float, sd: str | None) -> Section:
+    """An image model to one K type, so that both tools apply one rule. `sd`: the python of an environment that has
+    stable-diffusion-cpp-python."""
+    source, ours, theirs = make("flux", work / "flux.safetensors", gigabytes), work / "ours.gguf", work / "theirs.gguf"
+    wb = [sys.executable, "-m", "weighbridge", "-q", "quantize", source, ours, "Q4_K"]
+    contenders = {"weighbridge": process(wb, fresh=ours)}
+    if sd is not None:
+        # 12: GGML_TYPE_Q4_K; names as they are
+        script = (
+            "import sys, stable_diffusion_cpp as sd; source, target = map(str.encode, sys.argv[1:]);"
+            "sys.exit(not sd.convert(source, b'', target, 12, b'', False))"
+        )
+        command = [sd, "-c", script, source, theirs]
+        contenders["stable-diffusion.cpp"] = process(command, fresh=theirs, after=sync(theirs))
+    else:
+        print("pictures: no peer. Install stable-diffusion-cpp-python in an environment of its own, and name that "
+              "environment's python with --sd", file=sys.stderr)  # fmt: skip
+    size = source.stat().st_size / 1e9
+    return Section(
+        "pictures",
+        f"A single file of FLUX.1's width in bf16 ({size:.1f} GB), its pages in memory, to a GGUF of Q4_K; both on all "
+        "cores, every output flushed to the disk.",
+        contenders,
+        [*([faster("stable-diffusion.cpp", 3)] if sd else []), under_memory(300)],
+        rounds=3,
+    )
+
+
 #: Method -> (the parts of its recipe, the target of mergekit's seconds, the share of the copy's speed or None).
 _MERGES: dict[str, tuple[dict[str, object], float, float | None]] = {
     "linear": ({"models": ["one", "two"]}, 3, 0.7),
@@ -745,6 +773,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
     "quantize": lambda work, args: quantize_section(work, args.quantized),
+    "pictures": lambda work, args: pictures_section(work, args.gigabytes, args.sd),
     **{
         f"merge-{name.replace('_', '-')}": lambda work, args, name=name: merge_section(
             work, name, args.gigabytes, args.mergekit
@@ -788,6 +817,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=REPORTS, default=list(REPORTS), help="these sections alone")
     parser.add_argument("--folder", type=Path, help="where to put inputs and outputs (on the disk to be measured)")
     parser.add_argument("--picklescan", metavar="PYTHON", help="the python of an environment that has picklescan")
+    parser.add_argument("--sd", metavar="PYTHON", help="the python of an environment with stable-diffusion-cpp-python")
     parser.add_argument("--mergekit", metavar="COMMAND", help="mergekit-yaml of an environment that has it")
     parser.add_argument("--write", action="store_true", help="put the result into docs/benchmarks.md")
     return parser.parse_args()
