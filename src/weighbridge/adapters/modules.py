@@ -70,7 +70,9 @@ def load_module(
     module.load_state_dict(state, assign=True, strict=False)
     for name in wanted:
         for other in groups[name] - wanted.keys():
-            _assign(module, other, _at(module, name))
+            owner, _, last = other.rpartition(".")
+            here, _, parameter = name.rpartition(".")
+            setattr(module.get_submodule(owner), last, getattr(module.get_submodule(here), parameter))
     left = tuple(name for name, buffer in module.named_buffers() if buffer.is_meta and name not in places)
     unused = tuple(n for n in others if n in idle)
     return LoadReport(tuple(wanted), tuple(absent), tuple(unexpected), unused, left)
@@ -82,13 +84,3 @@ def _type_in(place: Any, dtype: DType | None) -> DType:
     if kind is None:
         raise UnsupportedError(f"no cast to {place.dtype}")
     return kind
-
-
-def _at(module: torch.nn.Module, name: str) -> Any:
-    owner, _, last = name.rpartition(".")
-    return getattr(module.get_submodule(owner), last)
-
-
-def _assign(module: torch.nn.Module, name: str, value: Any) -> None:
-    owner, _, last = name.rpartition(".")
-    setattr(module.get_submodule(owner), last, value)

@@ -146,7 +146,7 @@ def build_config(
     head = _first(keys, _HEAD_KEYS) or _share(stated["dim"], heads)
     sets = {name: tuple(sorted(layers)) for name, layers in facts["layer_sets"].items() if layers}
     return ModelConfig(
-        **stated, architecture=family.gguf, kv_heads=_positive(_uniform(keys.get("attention.head_count_kv")), heads),
+        **stated, architecture=family.gguf, kv_heads=_uniform(keys.get("attention.head_count_kv")) or heads,
         head_dim=head, value_dim=_first(keys, _VALUE_KEYS) or head, vocab=vocab,
         norm=next((kind for key, kind in _NORMS.items() if key in keys), None),
         activation=next((word for key in _ACTIVATIONS if isinstance(word := facts.get(key), str)), None),
@@ -173,11 +173,6 @@ def _tied(model: OpenModel) -> bool:
 
 def _first(keys: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((keys[name] for name in names if name in keys), None)
-
-
-def _positive(value: Any, otherwise: Any) -> Any:
-    """Returns the number, or numbers, if positive."""
-    return otherwise if value is None or value == 0 else value
 
 
 def _share(dim: Any, heads: Any) -> int | None:

@@ -209,7 +209,10 @@ def _product(a: NDArray[Any], b: F64Array) -> F64Array:
     out = np.zeros((rows, width))
     depth = max(1, min(_BLOCK, _ONE_THREAD // (_BLOCK * max(width, 1))))
     whole = rows - rows % _BLOCK
-    stacked = a[:whole].reshape(-1, _BLOCK, inner) if a.flags.c_contiguous else _stacked(a, whole)
+    if a.flags.c_contiguous:
+        stacked = a[:whole].reshape(-1, _BLOCK, inner)
+    else:  # a transposed matrix, without a copy
+        stacked = a.T[:, :whole].reshape(inner, -1, _BLOCK).transpose(1, 2, 0)
     into = out[:whole].reshape(-1, _BLOCK, width)
     for lo in range(0, inner, depth):
         part = b[lo : lo + depth]
@@ -217,11 +220,6 @@ def _product(a: NDArray[Any], b: F64Array) -> F64Array:
         if whole < rows:
             out[whole:] += a[whole:, lo : lo + depth] @ part
     return out
-
-
-def _stacked(a: NDArray[Any], rows: int) -> NDArray[Any]:
-    """Rows of a transposed matrix as [blocks, block, columns], without a copy."""
-    return a.T[:, :rows].reshape(a.shape[1], -1, _BLOCK).transpose(1, 2, 0)
 
 
 def _eigen(matrix: F64Array) -> tuple[F64Array, F64Array]:

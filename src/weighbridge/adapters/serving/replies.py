@@ -67,7 +67,10 @@ class Replies:
             found = _RANGE.fullmatch(asked)
             if not found or not (found[1] or found[2]):
                 return self.responses.Response(status_code=400)
-            start, end = _bounds(found[1], found[2], file.size)
+            if found[1]:
+                start, end = int(found[1]), min(int(found[2]) + 1 if found[2] else end, end)
+            else:  # the last bytes
+                start = max(end - int(found[2]), 0)
             if start >= end:
                 return self.responses.Response(status_code=416, headers={"Content-Range": f"bytes */{file.size}"})
             headers["Content-Range"], status = f"bytes {start}-{end - 1}/{file.size}", 206
@@ -90,12 +93,6 @@ def _brought(authorization: str) -> str:
         return base64.b64decode(given, validate=True).decode().partition(":")[2]
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    if not first:  # a suffix range
-        return max(size - int(last), 0), size
-    return int(first), min(int(last) + 1 if last else size, size)
 
 
 def _chunks(file: ServedFile, start: int, end: int) -> Iterator[bytes]:

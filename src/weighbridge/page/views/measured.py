@@ -154,13 +154,12 @@ def read_measured(paths: Iterable[str | Path], sizes: Mapping[str, int]) -> Meas
     return Measured(
         tuple(row for row in rows if isinstance(row, MeasuredModel)),
         tensors,
-        tuple(_with_errors(row, errors) for row in rows if isinstance(row, PlannedTypes)),
+        tuple(
+            replace(plan, tensors=tuple(replace(t, nmse=errors.get((t.name, t.type), t.nmse)) for t in plan.tensors))
+            for plan in rows
+            if isinstance(plan, PlannedTypes)
+        ),
     )
-
-
-def _with_errors(plan: PlannedTypes, errors: Mapping[tuple[str, str], float]) -> PlannedTypes:
-    rows = (replace(row, nmse=errors.get((row.name, row.type), row.nmse)) for row in plan.tensors)
-    return replace(plan, tensors=tuple(rows))
 
 
 def _parse(path: str | Path) -> tuple[str, dict[str, Any]]:
