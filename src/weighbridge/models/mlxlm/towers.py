@@ -88,8 +88,8 @@ def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
 
 
 def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
-    """The model under Hugging Face's names, packed weights included; None without mlx-vlm's towers. `model`: of a folder
-    whose metadata has `format` = mlx."""
+    """The model under Hugging Face's names, packed weights included; None without mlx-vlm's towers. `model`: of a
+    folder whose metadata has `format` = mlx."""
     names = tower_names(model.config)
     if names is None or all(map(table().quantizes, model.index.by_name)):
         return None
