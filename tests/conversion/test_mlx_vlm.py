@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.llama import make_folder
-from tests.models.mlx_vlm_cases import CASES, FORMS, case, recorded, summary
+from tests.models.mlx_vlm_cases import ALL, CASES, FORMS, case, recorded, summary
 from tests.models.projector_cases import golden, weights, write_folder
 
 import weighbridge as wb
@@ -23,7 +23,7 @@ from weighbridge.models.mlxlm.towers import TowerNames, table
 from weighbridge.shipping.run import how_to_run
 
 RECORD = recorded()
-TYPES = {name: case(name)["config"]["model_type"] for name in CASES}
+TYPES = {name: case(name)["config"]["model_type"] for name in ALL}
 
 
 def tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -36,7 +36,7 @@ def convert(source: Path, target: Path, form: str = "plain") -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_tensors_are_those_of_mlx_vlm(name: str, form: str, tmp_path: Path) -> None:
     folder = write_folder(case(name), tmp_path / "m")
     out = convert(folder, tmp_path / "out", form)
@@ -47,7 +47,7 @@ def test_tensors_are_those_of_mlx_vlm(name: str, form: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_path: Path) -> None:
     folder = write_folder(case(name), tmp_path / "m")
     wb.convert(convert(folder, tmp_path / "out", form), tmp_path / "back", to="hf")
@@ -85,7 +85,7 @@ def variants(name: str) -> list[tuple[str, str]]:
     return table().model[TYPES[name]].prefixes
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if variants(name)])
+@pytest.mark.parametrize("name", [name for name in ALL if variants(name)])
 def test_other_names_of_a_tensor_convert_to_the_same(name: str, tmp_path: Path) -> None:
     """transformers 5 saves some of the models under other prefixes: each start of a name in the table is met."""
     row = table().model[TYPES[name]]
@@ -141,7 +141,7 @@ def faults(row: TowerNames) -> list[TowerNames]:
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_fault_in_a_row_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, kind = write_folder(case(name), tmp_path / "m"), TYPES[name]
     row = table().model[kind]

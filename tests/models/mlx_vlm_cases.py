@@ -13,7 +13,7 @@ from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
-from tests.models.projector_cases import golden
+from tests.models.projector_cases import PREPROCESSOR, golden
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "mlx_vlm.json"
 GROUP: Final = 32
@@ -68,14 +68,64 @@ CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
 }  # fmt: skip
 
 
+_TOWER: Final = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+                 "image_size": 56, "patch_size": 14, "projection_dim": 64}  # fmt: skip
+_TEXT: Final = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "vocab_size": 32, "rms_norm_eps": 1e-6, "rope_theta": 1e4}  # fmt: skip
+
+
+def _pair(class_: str, kind: str, tower: str, text: str, **more: Any) -> dict[str, Any]:
+    return {
+        "architectures": [class_], "model_type": kind, "image_token_index": 5, **more,
+        "vision_config": {"model_type": tower, "vision_use_head": False, **_TOWER},
+        "text_config": {"model_type": text, "head_dim": 16, **_TEXT},
+    }  # fmt: skip
+
+
+#: Models that no projector's table has: their configs. Names come from transformers' classes.
+CONFIGS: Final[dict[str, dict[str, Any]]] = {
+    "llava": _pair("LlavaForConditionalGeneration", "llava", "clip_vision_model", "llama"),
+    "llava-next": _pair(
+        "LlavaNextForConditionalGeneration",
+        "llava_next",
+        "clip_vision_model",
+        "llama",
+        image_grid_pinpoints=[[56, 112]],
+    ),
+    "paligemma": _pair(
+        "PaliGemmaForConditionalGeneration",
+        "paligemma",
+        "siglip_vision_model",
+        "gemma",
+        projection_dim=64,
+        hidden_size=64,
+    ),
+    "aya-vision": _pair(
+        "AyaVisionForConditionalGeneration",
+        "aya_vision",
+        "siglip_vision_model",
+        "cohere2",
+        alignment_intermediate_size=128,
+    ),
+}
+NAMES: Final = GOLDEN.with_name("mlx_vlm_names.json")
+
+
 def case(name: str) -> dict[str, Any]:
     """A case as `projector_cases.write_folder` takes it."""
+    if name in CONFIGS:
+        names = json.loads(NAMES.read_text("utf-8"))[name]
+        return {"config": copy.deepcopy(CONFIGS[name]), "names": names, "preprocessor": PREPROCESSOR}
     found: dict[str, Any] = copy.deepcopy(golden()[name])
     CASES[name](found["config"])
     if name == "gemma3":
         position = "vision_tower.vision_model.embeddings.position_embedding.weight"
         found["names"] = {n: shape for n, shape in found["names"].items() if ".head." not in n} | {position: [256, 64]}
     return found
+
+
+#: All cases.
+ALL: Final = (*CASES, *CONFIGS)
 
 
 def summary(tensors: dict[str, np.ndarray]) -> dict[str, str]:

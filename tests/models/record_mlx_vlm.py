@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import torch
+import transformers
 from mlx.utils import tree_flatten
 from mlx_vlm.quant_utils import quantize_model
 from mlx_vlm.utils import load_model, save_weights, skip_multimodal_module
 from safetensors.numpy import load_file
-from tests.models.mlx_vlm_cases import CASES, FORMS, GOLDEN, GROUP, case, recorded, summary
+from tests.models.mlx_vlm_cases import ALL, CONFIGS, FORMS, GOLDEN, GROUP, NAMES, case, recorded, summary
 from tests.models.projector_cases import write_folder
 
 import weighbridge as wb
@@ -37,10 +39,31 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
     return model, summary({k: v for path in out.glob("*.safetensors") for k, v in load_file(path).items()})
 
 
+#: Starts of names in transformers 5's classes, and in the folders that were published.
+_PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
+              "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
+
+
+def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
+    """The published names and shapes of a class of transformers. Tied outputs are left out."""
+    kind = transformers.AutoConfig.for_model(config["model_type"]).from_dict(config)
+    with torch.device("meta"):
+        model = getattr(transformers, config["architectures"][0])(kind)
+    tied = config["text_config"]["model_type"] != "llama"
+    out = {}
+    for name, tensor in model.state_dict().items():
+        start = next(start for start in (*_PUBLISHED, "") if name.startswith(start))
+        if not (tied and start == "lm_head."):
+            out[_PUBLISHED.get(start, "") + name.removeprefix(start)] = list(tensor.shape)
+    return out
+
+
 def main(check: bool) -> None:
+    if not check:
+        NAMES.write_text(json.dumps({name: names_of(config) for name, config in CONFIGS.items()}, indent=0) + "\n")
     record: dict[str, dict[str, dict[str, str]]] = {}
     with tempfile.TemporaryDirectory() as place:
-        for name in CASES:
+        for name in ALL:
             folder = write_folder(case(name), Path(place, name))
             record[name] = {}
             for form, options in FORMS.items():

@@ -24,6 +24,7 @@ from weighbridge.conversion.options import (
     GraphOptions,
     HfOptions,
     MlxOptions,
+    MlxTowersOptions,
     MmprojOptions,
     Path,
     QuantizeOptions,
@@ -94,7 +95,7 @@ class LoraOptions:
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
     TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, AdapterOptions, GraphOptions, TextOptions, SbomKeyword,
+    SchemeOptions, MlxOptions, MlxTowersOptions, AdapterOptions, GraphOptions, TextOptions, SbomKeyword,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 

@@ -276,18 +276,31 @@ class SchemeOptions(HfFolderOptions, CodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlxOptions(HfFolderOptions, CodeOptions):
-    """`quantize`, a `recipe` or any of the `q_` options quantizes. The names are those of mlx_lm.convert."""
+class MlxFolderOptions(HfFolderOptions, CodeOptions):
+    """`quantize` or any of the `q_` options quantizes. The names are those of mlx_lm.convert."""
 
-    title: ClassVar[str] = "an MLX folder"
     narrows: ClassVar[bool] = False
     quantize: bool = option("Quantize: 4 bits in groups of 64, if nothing else is given.", False, section=_MLX)
     q_mode: str | None = option("Codes.", section=_MLX, choices=("affine", "mxfp4", "mxfp8", "nvfp4"))
-    towers: bool = option(
-        "Write the whole model for mlx-vlm, with its vision and audio towers.", False, section=_MLX, sources=("model",)
-    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlxOptions(MlxFolderOptions):
+    """A `recipe` quantizes, too."""
+
+    title: ClassVar[str] = "an MLX folder"
     recipe: str | None = option(
         "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6.", metavar="NAME", section=_MLX, aliases="quant-predicate"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlxTowersOptions(MlxFolderOptions):
+    """The whole of a model that sees or hears, for mlx-vlm."""
+
+    title: ClassVar[str] = "an MLX folder with towers (--towers)"
+    towers: bool = option(
+        "Write the whole model for mlx-vlm, with its vision and audio towers.", False, section=_MLX, sources=("model",)
     )
 
 
@@ -479,7 +492,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
 )
 #: The classes that `wb convert` chooses from.
 TARGETS: Final[tuple[type[TargetOptions], ...]] = (
-    *dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions, MmprojOptions,
+    *dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions, MmprojOptions, MlxTowersOptions,
 )  # fmt: skip
 # Kind of source -> its name in messages.
 _SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})

@@ -63,7 +63,7 @@ def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
     from weighbridge.models.mlxlm.towers import from_mlx_vlm  # late: only folders of MLX have its names
 
     named = from_mlx_vlm(model)
-    return (named, [_MLX_VLM]) if named is not None and _fits(named) else None
+    return (named, [_MLX_VLM]) if named is not None and (not named.described or _fits(named)) else None
 
 
 def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
@@ -95,8 +95,8 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
         from weighbridge.tensors.nodes import as_node  # late: numpy
 
         renamed, notes = found
-        named = renamed.resolved.save_all("hf").items()
-        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named}), notes
+        named = renamed.resolved.save_all("hf") if renamed.described else renamed.logical
+        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named.items()}), notes
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

@@ -19,7 +19,7 @@ from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.mlx.config import with_fields, with_pattern, with_period, with_rope_words, with_scaling_type
-from weighbridge.conversion.options import MlxOptions
+from weighbridge.conversion.options import MlxFolderOptions, MlxOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, list_unnamed, unplaced
 from weighbridge.conversion.plan.losses.ties import drop_tied_mlx
 from weighbridge.conversion.plan.side_files import add_side_files
@@ -91,7 +91,7 @@ def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
         names = model.family.holding(model.dialect, model.sizes, model.logical, unmapped)
         draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
     requested = weight_dtype(model, options)
-    overall = overall_quantization(options)
+    overall = overall_quantization(options, options.recipe)
     roles = model.family.rows_of("mlx", model.sizes, named)
     modules: dict[str, MlxQuantization] = {}
     for name, node in named.items():
@@ -138,7 +138,7 @@ def load_losses(draft: PlanBuilder) -> list[Loss]:
 # ------------------------------------------------------------------------------------------------ requested types
 
 
-def weight_dtype(model: OpenModel, options: MlxOptions) -> DType | None:
+def weight_dtype(model: OpenModel, options: MlxFolderOptions) -> DType | None:
     """The dtype of the weights: the requested one, or an older config's; mlx_lm ignores a newer config's `dtype`."""
     if options.dtype not in (None, "auto"):
         requested = dtype_of(options.dtype)
@@ -150,18 +150,18 @@ def weight_dtype(model: OpenModel, options: MlxOptions) -> DType | None:
     return _CASTS.get(stated) if isinstance(stated, str) and model.format != "gguf" else None
 
 
-def overall_quantization(options: MlxOptions) -> MlxQuantization | None:
+def overall_quantization(options: MlxFolderOptions, recipe: str | None = None) -> MlxQuantization | None:
     """The requested quantization of all modules, or None. Raises UsageError for one that MLX lacks."""
-    parameters = (options.q_bits, options.q_group_size, options.q_mode, options.recipe)
+    parameters = (options.q_bits, options.q_group_size, options.q_mode, recipe)
     if all(x is None for x in parameters) and not options.quantize:
         return None
     mode = options.q_mode or "affine"
     if mode not in _DEFAULTS:
         raise UsageError(f"MLX has no mode {mode!r}", hint=f"one of {', '.join(_DEFAULTS)}")
-    if options.recipe and mode != "affine":
+    if recipe and mode != "affine":
         raise UsageError("a recipe mixes bits of affine quantization", hint="leave --q-mode out")
-    if options.recipe and options.recipe not in RECIPES:
-        raise UsageError(f"no recipe {options.recipe!r}", hint=f"one of {', '.join(RECIPES)}")
+    if recipe and recipe not in RECIPES:
+        raise UsageError(f"no recipe {recipe!r}", hint=f"one of {', '.join(RECIPES)}")
     group, bits = _DEFAULTS[mode]
     group, bits = options.q_group_size or group, options.q_bits or bits
     valid = bits in affine.BITS[1:] and group in affine.GROUPS

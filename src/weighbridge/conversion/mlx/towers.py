@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.mlx.config import with_rope_words
 from weighbridge.conversion.mlx.plan import (
     MlxQuantization,
@@ -22,7 +22,7 @@ from weighbridge.conversion.mlx.plan import (
     quantize,
     weight_dtype,
 )
-from weighbridge.conversion.options import MlxOptions
+from weighbridge.conversion.options import MlxTowersOptions
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
@@ -30,17 +30,15 @@ from weighbridge.models.mlxlm.towers import TowerNames, channels_last, table, to
 from weighbridge.models.model import OpenModel
 
 
-def to_mlx_vlm(model: OpenModel, options: MlxOptions) -> PlanBuilder:
-    """Plans all tensors and files. Raises UnsupportedError for a model without a row in towers.toml, UsageError for
-    options that mlx-vlm's converter lacks."""
+def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
+    """Plans all tensors and files. Raises UnsupportedError for a model without a row in towers.toml, or with
+    experts, UsageError for a quantization that MLX lacks."""
     names = tower_names(model.config)
     if names is None:
         raise UnsupportedError(
             f"no table has mlx-vlm's names for the model type {model.config.get('model_type')}",
             hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
         )
-    if options.recipe:
-        raise UsageError("--recipe doesn't apply to a folder with towers", hint="leave out --recipe or --towers")
     draft = PlanBuilder({}, {"format": "mlx"})
     requested, overall = weight_dtype(model, options), overall_quantization(options)
     modules: dict[str, MlxQuantization] = {}
@@ -81,10 +79,9 @@ def _config(model: OpenModel, names: TowerNames) -> dict[str, Any]:
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
-    defaults = model.family.plain_defaults
     text = config.get("text_config")
-    if isinstance(text, Mapping):
-        config["text_config"] = text = with_rope_words(text, defaults)
+    if isinstance(text, Mapping) and model.described:
+        config["text_config"] = text = with_rope_words(text, model.family.plain_defaults)
     if names.flat:
         below = {key: value for key, value in (text or {}).items() if key not in ("model_type", "architectures")}
         config = {**below, **{key: value for key, value in config.items() if key != "text_config"}}

@@ -22,7 +22,9 @@ from weighbridge.conversion.options import (
     GgufOptions,
     GraphOptions,
     HfOptions,
+    MlxFolderOptions,
     MlxOptions,
+    MlxTowersOptions,
     MmprojOptions,
     SchemeOptions,
     ShardOptions,
@@ -81,7 +83,7 @@ def _build(
     if calibrate is not None:
         to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
-    unchecked = isinstance(options, _UNCHECKED) or (isinstance(options, MlxOptions) and options.towers)
+    unchecked = isinstance(options, _UNCHECKED)
     draft.losses += [] if unchecked else check_settings(model, draft, kind)
     draft.losses += (
         _mlx_losses(draft) if kind == "mlx" and not unchecked else []
@@ -92,7 +94,7 @@ def _build(
     folder = folder or kind in WEIGHTS or (isinstance(options, ShardOptions) and options.sharded)
     check_target(path, (*model.place.files, *draft.sources), folder)
     draft.stem = stem_of(path, model, kind)
-    options = _mlx_sharded(options) if isinstance(options, MlxOptions) and not options.sharded else options
+    options = _mlx_sharded(options) if isinstance(options, MlxFolderOptions) and not options.sharded else options
     policy = options if isinstance(options, CastOptions) else CastOptions()
     if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves, draft.losses)
@@ -135,7 +137,7 @@ def _build(
 
 
 #: Targets whose settings aren't those of a language model.
-_UNCHECKED: Final = (GenericGgufOptions, MmprojOptions)
+_UNCHECKED: Final = (GenericGgufOptions, MmprojOptions, MlxTowersOptions)
 Unwrap = Callable[[OpenModel], tuple[OpenModel, list[str]]]
 Builder = Callable[[OpenModel, Any, str], PlanBuilder]
 
@@ -155,13 +157,15 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
 
 
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str) -> PlanBuilder:
-    if options.towers:
-        from weighbridge.conversion.mlx.towers import to_mlx_vlm
-
-        return to_mlx_vlm(model, options)
     from weighbridge.conversion.mlx.plan import to_mlx
 
     return to_mlx(model, options)
+
+
+def _to_mlx_vlm(model: OpenModel, options: MlxTowersOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.mlx.towers import to_mlx_vlm
+
+    return to_mlx_vlm(model, options)
 
 
 def _mlx_losses(draft: PlanBuilder) -> list[Loss]:
@@ -170,7 +174,7 @@ def _mlx_losses(draft: PlanBuilder) -> list[Loss]:
     return load_losses(draft)
 
 
-def _mlx_sharded(options: MlxOptions) -> MlxOptions:
+def _mlx_sharded(options: MlxFolderOptions) -> MlxFolderOptions:
     from weighbridge.conversion.mlx.plan import SHARD
 
     return replace(options, max_shard_size=SHARD)
@@ -225,6 +229,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         AdapterOptions: (None, _to_adapter),
         SchemeOptions: (unwrapped_folder, _to_scheme),
         MlxOptions: (unwrapped, _to_mlx),
+        MlxTowersOptions: (without_mlx_names, _to_mlx_vlm),
         GgufOptions: (unwrapped, _to_gguf),
         MmprojOptions: (without_mlx_names, _to_mmproj),
         GenericGgufOptions: (None, _to_generic_gguf),

@@ -20,6 +20,7 @@ from weighbridge.conversion.options import (
     CastOptions,
     CheckpointOptions,
     GenericGgufOptions,
+    MlxTowersOptions,
     MmprojOptions,
     SchemeOptions,
     TargetOptions,
@@ -98,6 +99,8 @@ def _format_of(options: TargetOptions, path: Path) -> str | None:
         return "hf"
     if isinstance(options, GenericGgufOptions | MmprojOptions):
         return "gguf"
+    if isinstance(options, MlxTowersOptions):
+        return "mlx"
     names = [name for name, known in FORMATS.items() if type(options) is known]
     return next((name for name in names if path.suffix == f".{name}"), names[0] if names else None)
 
@@ -113,6 +116,8 @@ def _options_class(model: OpenModel, kind: str, given: Collection[str]) -> type[
         return GenericGgufOptions
     if kind == "gguf" and "mmproj" in given:
         return MmprojOptions
+    if kind == "mlx" and "towers" in given:
+        return MlxTowersOptions
     if kind not in FORMATS:
         writers.writer(kind)  # UnsupportedError if nothing writes it
     return FORMATS.get(kind, CastOptions)
