@@ -16,10 +16,12 @@ from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
+from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.options import flag, option, options_of
 from weighbridge.base.records import dataclass
 from weighbridge.containers.formats import GRAPHS
+from weighbridge.conversion.edit.values import Edit
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.io.options import JobsOptions, OverwriteOptions
 
@@ -144,6 +146,15 @@ class AlignOptions(TargetOptions):
         "Alignment of the tensors in bytes (safetensors: of the data section [4096]).", metavar="N", least=1,
         section=_GGUF,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions(TargetOptions):
+    """`kv` may be values by key: lists become arrays, and a `KV` has its own type."""
+
+    kv: Sequence[Edit] | Mapping[str, Any] = option(
+        "Set KEY of the GGUF (types as in `wb edit`).", (), metavar="KEY=[TYPE:]VALUE", kind="assignment", section=_GGUF
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +295,7 @@ Endian = Literal["little", "big"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions):
+class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions, KeyOptions):
     """The options of every GGUF. Big-endian files are for machines such as IBM Z."""
 
     rounds_scales: ClassVar[bool] = True
@@ -333,16 +344,20 @@ class GenericGgufOptions(GgufFileOptions):
     """A GGUF without config and tokenizer, for programs that build their own graph."""
 
     title: ClassVar[str] = "a generic GGUF"
-    generic: str = option(
-        "Write the tensors under their own names, as architecture ARCH, without a family's table.", "", metavar="ARCH",
-        section=_GGUF, sources=("model",),
+    arch: str = option(
+        "Write the tensors under their own names, as architecture NAME, without a family's table.", "", metavar="NAME",
+        section=_GGUF, sources=("model",), aliases="generic",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        mixture = FILE_TYPES.get(self.dtype.upper()) if isinstance(self.dtype, str) else None
+        if mixture and mixture.type and mixture.name != mixture.type.name:
+            message = f"{mixture.name} gives roles of a family types of their own, and --arch has no roles"
+            raise UsageError(message, hint=f"--dtype {mixture.type.name.lower()}")
         super().__post_init__()
-        if not re.fullmatch(r"[a-z0-9]+([-_.][a-z0-9]+)*", self.generic):
-            hint = "lower-case letters, digits, - and _: --generic my-model"
-            raise UsageError(f"{self.generic!r} is not the name of an architecture", hint=hint)
+        if not re.fullmatch(r"[a-z0-9]+([-_.][a-z0-9]+)*", self.arch):
+            hint = "lower-case letters, digits, - and _: --arch my-model"
+            raise UsageError(f"{self.arch!r} is not the name of an architecture", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +371,7 @@ class MmprojOptions(GgufFileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions):
+class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions, KeyOptions):
     """llama-quantize's options under its names, and those of the conversion to GGUF before it."""
 
     title: ClassVar[str] = "a quantized GGUF"
@@ -388,9 +403,7 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
         section=_TYPES,
     )  # fmt: skip
     prune_layers: Sequence[int] = option("Leave these layers out.", (), metavar="L0,L1", kind="layers", section=_TARGET)
-    override_kv: Sequence[str] = option(
-        "Set a key (int, float, bool, str).", (), metavar="KEY=TYPE:VALUE", section=_GGUF
-    )
+    override_kv: Sequence[str] = option("Set a key; an int is a u32.", (), metavar="KEY=TYPE:VALUE", section=_GGUF)
     keep_split: bool = option("Write the shards of the source, into the folder DST.", False, section=_TARGET)
 
     def __post_init__(self) -> None:
@@ -432,20 +445,6 @@ class RankOptions(ShardOptions):
 
     title: ClassVar[str] = "tensor-parallel ranks"
     tp: int = option("Split each tensor among N tensor-parallel ranks.", 2, metavar="N", least=2, section=_TARGET)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SliceOptions:
-    """The part of a model to keep. Globs apply last. Layers keep their numbers unless `renumber` is set."""
-
-    layers: str | Sequence[str] | None = option(
-        "Layers to keep, in this order: 0-15, or 0,2,4-7, or 8-; of two stacks encoder:0-3, decoder:0-1.",
-        metavar="NUMBERS",
-    )
-    renumber: bool = option("Number the layers from 0, and cut the config to them.", False)
-    experts: str | None = option("Experts to keep in every layer; routers are cut with them.", metavar="NUMBERS")
-    keep: Sequence[str] = option("Keep only tensors whose name matches.", (), metavar="GLOB")
-    drop: Sequence[str] = option("Leave out tensors whose name matches.", (), metavar="GLOB")
 
 
 #: The format of a training checkpoint's folder.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.gc_pause import paused
-from weighbridge.conversion.gguf.loadable import check_loadable
+from weighbridge.conversion.gguf.set_keys import set_keys
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
@@ -82,6 +82,7 @@ def _build(
         to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     draft.losses += [] if isinstance(options, _UNCHECKED) else check_settings(model, draft, kind)
+    keys = set_keys(draft, options) if isinstance(options, GgufFileOptions) and options.kv else {}
     draft.losses += _mlx_losses(draft) if kind == "mlx" else []  # after settings that would change: those are refused
     if kind == "hf":
         drop_tied(model, draft)
@@ -99,6 +100,8 @@ def _build(
         written = writers.Written((), {})  # a folder of small files
     notes = [*model.oddities, *renamed, *draft.notes, *written.notes]
     if container == "gguf":
+        from weighbridge.conversion.gguf.loadable import check_loadable  # late: it loads the rules of llama.cpp
+
         big = isinstance(options, GgufFileOptions) and options.endian == "big"
         notes += check_loadable(((f.name, f.layout) for f in written.files), model, big_endian=big)
     losses = [*losses_of(draft.tensors, policy.allow_requantize), *copied(model, draft.tensors, written.storages)]
@@ -107,8 +110,7 @@ def _build(
         draft.texts["model.safetensors.index.json"] = draft.index(file_of)
     bound = largest_file(path)
     too_large = [
-        f"{f.name} has {f.layout.size:,} bytes, but files on this file system can have at most {bound:,}; use "
-        "--max-shard-size 4GB"
+        f"{f.name} has {f.layout.size:,} bytes, this file system's maximum is {bound:,}; use --max-shard-size 4GB"
         for f in written.files
         if bound is not None and f.layout.size > bound
     ]
@@ -128,6 +130,7 @@ def _build(
         reports=draft.reports,
         sources=tuple(map(state_of, draft.sources)),
         preparation=draft.preparation,
+        keys=keys,
     )
 
 
