@@ -107,9 +107,9 @@ BUDGETS = {
     "verify {gguf}": (200, 228),
     "hash {gguf}": (70, 186),
     "scan {safetensors}": (178, 204),
-    "convert {folder} {target} --dry-run": (283, 211),
-    "convert {gguf} {target}.safetensors --dry-run": (281, 211),
-    "quantize {folder} {target} Q4_K_M --dry-run": (294, 211),
+    "convert {folder} {target} --dry-run": (286, 211),
+    "convert {gguf} {target}.safetensors --dry-run": (282, 211),
+    "quantize {folder} {target} Q4_K_M --dry-run": (295, 211),
 }
 
 

@@ -34,6 +34,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "gguf_get_n_kv": (c.c_int64, [c.c_void_p]),
     "gguf_get_key": (c.c_char_p, [c.c_void_p, c.c_int64]),
     "gguf_get_kv_type": (c.c_int, [c.c_void_p, c.c_int64]),
+    "gguf_get_val_data": (c.c_void_p, [c.c_void_p, c.c_int64]),
+    "gguf_get_val_str": (c.c_char_p, [c.c_void_p, c.c_int64]),
+    "gguf_get_arr_type": (c.c_int, [c.c_void_p, c.c_int64]),
+    "gguf_get_arr_n": (c.c_size_t, [c.c_void_p, c.c_int64]),
+    "gguf_get_arr_data": (c.c_void_p, [c.c_void_p, c.c_int64]),
+    "gguf_get_arr_str": (c.c_char_p, [c.c_void_p, c.c_int64, c.c_size_t]),
     "gguf_get_n_tensors": (c.c_int64, [c.c_void_p]),
     "gguf_get_tensor_name": (c.c_char_p, [c.c_void_p, c.c_int64]),
     "gguf_get_tensor_offset": (c.c_size_t, [c.c_void_p, c.c_int64]),
@@ -105,6 +111,33 @@ def described(data: bytes) -> dict[str, Any]:
                 for i in range(lib.gguf_get_n_tensors(g))
             ],
         }
+
+
+# gguf_type (gguf.h): the C types of scalars; 8 is a string, 9 an array.
+_C_TYPES = {0: c.c_uint8, 1: c.c_int8, 2: c.c_uint16, 3: c.c_int16, 4: c.c_uint32, 5: c.c_int32, 6: c.c_float,
+            7: c.c_bool, 10: c.c_uint64, 11: c.c_int64, 12: c.c_double}  # fmt: skip
+
+
+def values(data: bytes) -> dict[str, tuple[int, Any]]:
+    """What llama.cpp reads of every key: its type (an array's: that of the elements) and its value."""
+    lib = library()
+    assert lib is not None
+
+    def value(g: Any, i: int) -> tuple[int, Any]:
+        kind = lib.gguf_get_kv_type(g, i)
+        if kind == 8:
+            return kind, lib.gguf_get_val_str(g, i).decode()
+        if kind != 9:
+            return kind, _C_TYPES[kind].from_address(lib.gguf_get_val_data(g, i)).value  # type: ignore[attr-defined]
+        inner, count = lib.gguf_get_arr_type(g, i), lib.gguf_get_arr_n(g, i)
+        if inner == 8:
+            return inner, [lib.gguf_get_arr_str(g, i, n).decode() for n in range(count)]
+        at = lib.gguf_get_arr_data(g, i)
+        return inner, list((_C_TYPES[inner] * count).from_address(at)) if count else []
+
+    with opened(data) as (g, _):
+        assert g is not None
+        return {lib.gguf_get_key(g, i).decode(): value(g, i) for i in range(lib.gguf_get_n_kv(g))}
 
 
 def split_headers(data: bytes, groups: list[list[str]]) -> list[bytes]:

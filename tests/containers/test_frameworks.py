@@ -97,9 +97,9 @@ def test_a_conversion_keeps_every_tensor(name: str, folder: Path, tmp_path: Path
 def test_any_tensors_become_a_generic_gguf(name: str, folder: Path, tmp_path: Path) -> None:
     if name == "a.msgpack":  # GGUF has no complex numbers
         with pytest.raises(WeighbridgeError, match="C64"):
-            wb.convert(folder / name, tmp_path / "out.gguf", generic="toy")
+            wb.convert(folder / name, tmp_path / "out.gguf", arch="toy")
         return
-    wb.convert(folder / name, out := tmp_path / "out.gguf", generic="toy")
+    wb.convert(folder / name, out := tmp_path / "out.gguf", arch="toy")
     with wb.open(out) as model:
         assert set(model) == set(EXPECTED[name])
 

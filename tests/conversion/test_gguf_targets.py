@@ -92,7 +92,7 @@ def test_every_tensor_has_its_own_name(folder: Path, tmp_path: Path, source: str
     path = {"folder": folder, "file": folder / "model.safetensors", "npz": tmp_path / "w.npz"}[source]
     arrays: dict[str, Any] = {name: array.astype(np.float32) for name, array in llama_tensors().items()}
     np.savez(tmp_path / "w.npz", **arrays)
-    plan = wb.plan_convert(path, tmp_path / "out.gguf", generic="my-model", dtype=dtype, name="Mine")
+    plan = wb.plan_convert(path, tmp_path / "out.gguf", arch="my-model", dtype=dtype, name="Mine")
     plan.run()
     found = read(tmp_path / "out.gguf")
     assert {t.name for t in found.tensors} == set(llama_tensors())
@@ -108,9 +108,9 @@ def test_every_tensor_has_its_own_name(folder: Path, tmp_path: Path, source: str
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"generic": "My Model"}, "not the name of an architecture"), ({"generic": ""}, "not the name of an architecture"),
-     ({"generic": "a", "pre": "qwen2"}, "pre"), ({"generic": "a", "vocab_only": True}, "vocab"),
-     ({"generic": "a", "tokenizer": False}, "tokenizer")],
+    [({"arch": "My Model"}, "not the name of an architecture"), ({"arch": ""}, "not the name of an architecture"),
+     ({"arch": "a", "pre": "qwen2"}, "pre"), ({"arch": "a", "vocab_only": True}, "vocab"),
+     ({"arch": "a", "tokenizer": False}, "tokenizer")],
 )  # fmt: skip
 def test_what_does_not_apply_is_refused(folder: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -119,7 +119,7 @@ def test_what_does_not_apply_is_refused(folder: Path, tmp_path: Path, options: d
 
 def test_a_gguf_is_never_made_generic(folder: Path, tmp_path: Path) -> None:
     wb.convert(folder, tmp_path / "a.gguf", tokenizer=False)
-    with pytest.raises(UsageError, match="generic"):
-        wb.plan_convert(tmp_path / "a.gguf", tmp_path / "x.gguf", generic="mine")
-    with pytest.raises(UsageError, match="generic"):
-        wb.plan_convert(folder, tmp_path / "x.safetensors", generic="mine")
+    with pytest.raises(UsageError, match="arch doesn't apply"):
+        wb.plan_convert(tmp_path / "a.gguf", tmp_path / "x.gguf", arch="mine")
+    with pytest.raises(UsageError, match="arch doesn't apply"):
+        wb.plan_convert(folder, tmp_path / "x.safetensors", arch="mine")

@@ -62,7 +62,7 @@ def test_a_folder_of_one_type_says_so(tmp_path: Path) -> None:
     assert '"bfloat16"' in (out / "config.json").read_text()
 
 
-@pytest.mark.parametrize("how", [{"to": "mlx"}, {"to": "gguf", "generic": "toy"}], ids=["mlx", "gguf"])
+@pytest.mark.parametrize("how", [{"to": "mlx"}, {"to": "gguf", "arch": "toy"}], ids=["mlx", "gguf"])
 def test_other_targets_refuse_it(how: dict[str, Any], wide: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="smallest-exact"):
         wb.plan_convert(wide, tmp_path / "out", dtype="smallest-exact", **how)

@@ -182,7 +182,7 @@ def test_caches_of_other_runtimes(runtime: str, nbytes: int) -> None:
 
 def test_a_type_that_the_runtime_has_not(model: Path) -> None:
     with pytest.raises(UsageError, match="no q8_0 cache"):
-        wb.fit(model, device="8GB", runtime="transformers", kv="q8_0")
+        wb.fit(model, device="8GB", runtime="transformers", cache_type="q8_0")
     with pytest.raises(UsageError, match="type doesn't apply"):
         wb.fit(model, device="8GB", runtime="mlx", type="Q4_K_M")
 

@@ -273,7 +273,7 @@ def test_a_hard_link_is_made_only_where_it_is_wanted(gguf: Path, root: Path, tmp
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"type": "Q8_1"}, "Q8_1"), ({"template": "nothing.tmpl"}, "unknown template"),
-     ({"kv": "q8_0"}, "kv doesn't apply"),
+     ({"cache_type": "q8_0"}, "cache_type doesn't apply"),
      ({"launcher": "systemd"}, "launcher doesn't apply"), ({"base_model": "a/b"}, "base_model doesn't apply")],
 )  # fmt: skip
 def test_options_that_do_not_apply(gguf: Path, root: Path, options: dict[str, Any], words: str) -> None:

@@ -25,8 +25,8 @@ def value(arguments: list[str], name: str) -> str | None:
 
 
 def test_llama_server_gets_what_fit_computes(gguf: Path) -> None:
-    report = wb.ship("llama-server", gguf, device="rtx4090", context=64, kv="bf16", parallel=2)
-    fit = wb.fit(gguf, device="rtx4090", context=64, kv="bf16", parallel=2)
+    report = wb.ship("llama-server", gguf, device="rtx4090", context=64, cache_type="bf16", parallel=2)
+    fit = wb.fit(gguf, device="rtx4090", context=64, cache_type="bf16", parallel=2)
     found = shlex.split(report.run[0])
     assert found[0] == "llama-server"
     given = {name: value(found, name) for name in ("-m", "-c", "-np", "-ngl", "-ctk", "-ctv", "-fa")}

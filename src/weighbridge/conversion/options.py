@@ -16,15 +16,26 @@ from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from weighbridge.base.dtypes import DTypeLike, requested_dtype
 from weighbridge.base.errors import UsageError
+from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.options import flag, option, options_of
 from weighbridge.base.records import dataclass
 from weighbridge.containers.formats import GRAPHS
+from weighbridge.conversion.option_groups import (
+    GGUF,
+    MLX,
+    TARGET,
+    AlignOptions,
+    CodeOptions,
+    KeyOptions,
+    NameOptions,
+    TokenizerOptions,
+    TowersOptions,
+)
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.io.options import JobsOptions, OverwriteOptions
 
-_TARGET, WRITING, _GGUF, _SCHEME, _MLX = "Target", "Writing", "GGUF", "Quantized Hugging Face folder", "MLX folder"
-_MLX_OR_SCHEME: Final = f"{_MLX}, and --scheme"
+WRITING, _SCHEME = "Writing", "Quantized Hugging Face folder"
 _IMATRIX: Final = "Importance matrix"
 _TYPES: Final = "Types"
 
@@ -92,7 +103,7 @@ class DTypeOptions(TargetOptions):
     dtype: DTypeLike | None = option(
         "Type of the weights: f32, f16, bf16, q8_0, auto, smallest-exact (per tensor, after reading all values); GGUF: "
         "wb quantize's types, too.", metavar="TYPE", kind="type",
-        section=_TARGET, aliases="outtype quant",
+        section=TARGET, aliases="outtype quant",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -116,10 +127,10 @@ class ShardOptions(TargetOptions):
     """With either bound the target is a sharded set."""
 
     max_shard_size: int | None = option(
-        "Maximum size of one file, such as 5GB.", kind="size", least=1, section=_TARGET, aliases="split-max-size"
+        "Maximum size of one file, such as 5GB.", kind="size", least=1, section=TARGET, aliases="split-max-size"
     )
     max_shard_tensors: int | None = option(
-        "Maximum number of tensors in one file.", metavar="N", least=1, section=_TARGET,
+        "Maximum number of tensors in one file.", metavar="N", least=1, section=TARGET,
         aliases="split-max-tensors",
     )  # fmt: skip
 
@@ -130,50 +141,7 @@ class ShardOptions(TargetOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RequantizeOptions(TargetOptions):
-    allow_requantize: bool = option("Quantize tensors that are quantized already (loses more).", False, section=_TARGET)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NameOptions(TargetOptions):
-    name: str | None = option("Model name [from the source].", metavar="NAME", section=_GGUF, aliases="model-name")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignOptions(TargetOptions):
-    align: int | None = option(
-        "Alignment of the tensors in bytes (safetensors: of the data section [4096]).", metavar="N", least=1,
-        section=_GGUF,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class CodeOptions(TargetOptions):
-    q_bits: int | None = option(
-        "Bits per weight [4].", metavar="N", least=2, most=8, section=_MLX_OR_SCHEME, aliases="bits"
-    )
-    q_group_size: int | None = option(
-        "Weights per scale. MLX: 32, 64 [default] or 128; integer schemes: any [128], -1 for a whole row.", metavar="N",
-        section=_MLX_OR_SCHEME, aliases="group-size",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerOptions(TargetOptions):
-    tokenizer: bool = option(
-        "GGUF from a folder, or a folder from a GGUF: convert the tokenizer too [yes].", True, section=_TARGET,
-        sources=("model",),
-    )  # fmt: skip
-    pre: str | None = option(
-        "Pre-tokenizer, if the source's isn't recognized.", metavar="NAME", section=_GGUF, sources=("model",)
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TowersOptions(TargetOptions):
-    with_mmproj: bool = option(
-        "Write the vision and audio towers, too, as a second GGUF in the folder DST.", False, section=_GGUF,
-        sources=("model",),
-    )  # fmt: skip
+    allow_requantize: bool = option("Quantize tensors that are quantized already (loses more).", False, section=TARGET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +158,7 @@ class CastOptions(DTypeOptions, RequantizeOptions):
 
     inexact: Literal["float", "near", "refuse"] = option(
         "Quantized tensors that fit no type exactly: floats [default], rounded scales, or an error.", "float",
-        section=_TARGET, shorthand="lossless=refuse",
+        section=TARGET, shorthand="lossless=refuse",
     )  # fmt: skip
     rounds_scales: ClassVar[bool] = False  # whether `near` applies
 
@@ -225,7 +193,7 @@ class FolderOptions(TargetOptions):
     """A model folder with config and tokenizer next to the weights."""
 
     tokenizer: bool = option(
-        next(d for one, d in options_of(TokenizerOptions) if one.name == "tokenizer").help, True, section=_TARGET,
+        next(d for one, d in options_of(TokenizerOptions) if one.name == "tokenizer").help, True, section=TARGET,
         sources=("gguf", "ggml"),
     )  # fmt: skip
 
@@ -251,7 +219,7 @@ class HfOptions(HfFolderOptions):
     title: ClassVar[str] = "a Hugging Face folder"
     projector: Path | None = option(
         "If SRC is a GGUF: its mmproj file, whose towers become part of the folder.", metavar="FILE", kind="path",
-        section=_TARGET, sources=("gguf",),
+        section=TARGET, sources=("gguf",),
     )  # fmt: skip
 
 
@@ -280,8 +248,8 @@ class MlxFolderOptions(HfFolderOptions, CodeOptions):
     """`quantize` or any of the `q_` options quantizes. The names are those of mlx_lm.convert."""
 
     narrows: ClassVar[bool] = False
-    quantize: bool = option("Quantize: 4 bits in groups of 64, if nothing else is given.", False, section=_MLX)
-    q_mode: str | None = option("Codes.", section=_MLX, choices=("affine", "mxfp4", "mxfp8", "nvfp4"))
+    quantize: bool = option("Quantize: 4 bits in groups of 64, if nothing else is given.", False, section=MLX)
+    q_mode: str | None = option("Codes.", section=MLX, choices=("affine", "mxfp4", "mxfp8", "nvfp4"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +258,7 @@ class MlxOptions(MlxFolderOptions):
 
     title: ClassVar[str] = "an MLX folder"
     recipe: str | None = option(
-        "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6.", metavar="NAME", section=_MLX, aliases="quant-predicate"
+        "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6.", metavar="NAME", section=MLX, aliases="quant-predicate"
     )
 
 
@@ -300,7 +268,7 @@ class MlxTowersOptions(MlxFolderOptions):
 
     title: ClassVar[str] = "an MLX folder with towers (--towers)"
     towers: bool = option(
-        "Write the whole model for mlx-vlm, with its vision and audio towers.", False, section=_MLX, sources=("model",)
+        "Write the whole model for mlx-vlm, with its vision and audio towers.", False, section=MLX, sources=("model",)
     )
 
 
@@ -308,11 +276,11 @@ Endian = Literal["little", "big"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions):
+class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions, KeyOptions):
     """The options of every GGUF. Big-endian files are for machines such as IBM Z."""
 
     rounds_scales: ClassVar[bool] = True
-    endian: Endian = option("Byte order of the file [little].", "little", section=_GGUF)
+    endian: Endian = option("Byte order of the file [little].", "little", section=GGUF)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -327,19 +295,19 @@ class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions):
     """`tokenizer=False` writes a GGUF that accepts only token ids, `vocab_only` one without tensors."""
 
     title: ClassVar[str] = "a GGUF"
-    vocab_only: bool = option("Write keys and tokenizer, and no tensors.", False, section=_GGUF, sources=("model",))
+    vocab_only: bool = option("Write keys and tokenizer, and no tensors.", False, section=GGUF, sources=("model",))
     rerank: bool | None = option(
-        "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=_GGUF, sources=("model",)
+        "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=GGUF, sources=("model",)
     )
     dense_modules: bool | None = option(
-        "Write the dense modules of an embedding model [LFM2: yes; EmbeddingGemma: no].", section=_GGUF,
+        "Write the dense modules of an embedding model [LFM2: yes; EmbeddingGemma: no].", section=GGUF,
         sources=("model",),
     )  # fmt: skip
     rms_eps: float | None = option(
-        "Epsilon of a LLaMA file from before GGUF.", metavar="X", section=_GGUF, sources=("ggml",)
+        "Epsilon of a LLaMA file from before GGUF.", metavar="X", section=GGUF, sources=("ggml",)
     )
     context_length: int | None = option(
-        "Context of such a file [2048].", metavar="N", least=1, section=_GGUF, sources=("ggml",)
+        "Context of such a file [2048].", metavar="N", least=1, section=GGUF, sources=("ggml",)
     )
 
     def __post_init__(self) -> None:
@@ -355,16 +323,20 @@ class GenericGgufOptions(GgufFileOptions):
     """A GGUF without config and tokenizer, for programs that build their own graph."""
 
     title: ClassVar[str] = "a generic GGUF"
-    generic: str = option(
-        "Write the tensors under their own names, as architecture ARCH, without a family's table.", "", metavar="ARCH",
-        section=_GGUF, sources=("model",),
+    arch: str = option(
+        "Write the tensors under their own names, as architecture NAME, without a family's table.", "", metavar="NAME",
+        section=GGUF, sources=("model",), aliases="generic",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        mixture = FILE_TYPES.get(self.dtype.upper()) if isinstance(self.dtype, str) else None
+        if mixture and mixture.type and mixture.name != mixture.type.name:
+            message = f"{mixture.name} gives roles of a family types of their own, and --arch has no roles"
+            raise UsageError(message, hint=f"--dtype {mixture.type.name.lower()}")
         super().__post_init__()
-        if not re.fullmatch(r"[a-z0-9]+([-_.][a-z0-9]+)*", self.generic):
-            hint = "lower-case letters, digits, - and _: --generic my-model"
-            raise UsageError(f"{self.generic!r} is not the name of an architecture", hint=hint)
+        if not re.fullmatch(r"[a-z0-9]+([-_.][a-z0-9]+)*", self.arch):
+            hint = "lower-case letters, digits, - and _: --arch my-model"
+            raise UsageError(f"{self.arch!r} is not the name of an architecture", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,12 +345,12 @@ class MmprojOptions(GgufFileOptions):
 
     title: ClassVar[str] = "an mmproj file (--mmproj)"
     mmproj: bool = option(
-        "Write only the vision and audio towers, for llama.cpp's --mmproj.", False, section=_GGUF, sources=("model",)
+        "Write only the vision and audio towers, for llama.cpp's --mmproj.", False, section=GGUF, sources=("model",)
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions, TowersOptions):
+class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions, TowersOptions, KeyOptions):
     """llama-quantize's options under its names, and those of the conversion to GGUF before it. The towers aren't
     quantized: the second GGUF is that of `wb convert --mmproj`."""
 
@@ -410,11 +382,9 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
         "Type of the tensors whose name matches REGEX; the first match counts.", (), metavar="REGEX=TYPE",
         section=_TYPES,
     )  # fmt: skip
-    prune_layers: Sequence[int] = option("Leave these layers out.", (), metavar="L0,L1", kind="layers", section=_TARGET)
-    override_kv: Sequence[str] = option(
-        "Set a key (int, float, bool, str).", (), metavar="KEY=TYPE:VALUE", section=_GGUF
-    )
-    keep_split: bool = option("Write the shards of the source, into the folder DST.", False, section=_TARGET)
+    prune_layers: Sequence[int] = option("Leave these layers out.", (), metavar="L0,L1", kind="layers", section=TARGET)
+    override_kv: Sequence[str] = option("Set a key; an int is a u32.", (), metavar="KEY=TYPE:VALUE", section=GGUF)
+    keep_split: bool = option("Write the shards of the source, into the folder DST.", False, section=TARGET)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -429,7 +399,7 @@ class AdapterOptions(DTypeOptions, NameOptions):
 
     title: ClassVar[str] = "a LoRA adapter"
     base: Path | None = option(
-        "If SRC is a LoRA adapter: its base model [the one it names].", metavar="MODEL", kind="path", section=_TARGET
+        "If SRC is a LoRA adapter: its base model [the one it names].", metavar="MODEL", kind="path", section=TARGET
     )
 
 
@@ -445,7 +415,7 @@ class GraphOptions(TargetOptions):
     title: ClassVar[str] = "a model with an existing graph (--graph)"
     graph: Path = option(
         "ONNX or CTranslate2 model that is written again with SRC's weights; all the rest of it is kept.", "",
-        metavar="MODEL", kind="path", section=_TARGET,
+        metavar="MODEL", kind="path", section=TARGET,
     )  # fmt: skip
 
 
@@ -454,21 +424,7 @@ class RankOptions(ShardOptions):
     """A folder with one file or sharded set per rank of a tensor-parallel group."""
 
     title: ClassVar[str] = "tensor-parallel ranks"
-    tp: int = option("Split each tensor among N tensor-parallel ranks.", 2, metavar="N", least=2, section=_TARGET)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SliceOptions:
-    """The part of a model to keep. Globs apply last. Layers keep their numbers unless `renumber` is set."""
-
-    layers: str | Sequence[str] | None = option(
-        "Layers to keep, in this order: 0-15, or 0,2,4-7, or 8-; of two stacks encoder:0-3, decoder:0-1.",
-        metavar="NUMBERS",
-    )
-    renumber: bool = option("Number the layers from 0, and cut the config to them.", False)
-    experts: str | None = option("Experts to keep in every layer; routers are cut with them.", metavar="NUMBERS")
-    keep: Sequence[str] = option("Keep only tensors whose name matches.", (), metavar="GLOB")
-    drop: Sequence[str] = option("Leave out tensors whose name matches.", (), metavar="GLOB")
+    tp: int = option("Split each tensor among N tensor-parallel ranks.", 2, metavar="N", least=2, section=TARGET)
 
 
 #: The format of a training checkpoint's folder.

@@ -10,6 +10,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding
 
+Effect = Literal["results", "tokens", "metadata"]
 #: (bytes done, total bytes, the current step)
 Progress = Callable[[int, int, str], None]
 
@@ -24,7 +25,7 @@ class Loss:
 
     message: str
     tensor: str | None = None
-    effect: Literal["results", "tokens", "metadata"] = "metadata"
+    effect: Effect = "metadata"
 
 
 def results_first(losses: Iterable[Loss]) -> list[Loss]:

@@ -14,7 +14,7 @@ from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import check_globs
-from weighbridge.conversion.options import ShardOptions, SliceOptions, TargetOptions, WriteOptions
+from weighbridge.conversion.options import ShardOptions, TargetOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.losses.settings import slice_losses
 from weighbridge.conversion.plan.model import Plan
@@ -23,7 +23,8 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import KeyChange, RenamedTensor, ResizedTensor, Transformed, with_entries
 from weighbridge.models.transform.experts import slice_experts
 from weighbridge.models.transform.layers import slice_layers
-from weighbridge.models.transform.rename import RenameRules, rename
+from weighbridge.models.transform.options import RenameRules, SliceOptions
+from weighbridge.models.transform.rename import rename
 
 
 @dataclass(frozen=True)

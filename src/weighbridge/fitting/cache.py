@@ -102,7 +102,8 @@ def row_bytes(dtype: DType, elements: int) -> int:
     """Returns the bytes of a row. Raises UsageError unless it consists of whole blocks."""
     if elements % dtype.block:
         raise UsageError(
-            f"rows of {elements} elements aren't whole blocks of {dtype}", hint="choose f16 for this cache: --kv f16"
+            f"rows of {elements} elements aren't whole blocks of {dtype}",
+            hint="choose f16 for this cache: --cache-type f16",
         )
     return elements // dtype.block * dtype.size
 
@@ -116,10 +117,11 @@ def cache_memory(model: CacheModel, settings: RunSettings) -> CacheMemory:
     for length, dtype in zip(model.heads, (settings.type_k, settings.type_v), strict=False):
         if length % dtype.block:
             raise UsageError(
-                f"a head of {length} elements isn't whole blocks of {dtype}", hint="choose f16 for this cache: --kv f16"
+                f"a head of {length} elements isn't whole blocks of {dtype}",
+                hint="choose f16 for this cache: --cache-type f16",
             )
     if (model.latent or model.separate) and settings.type_k is not settings.type_v:
-        raise UsageError(f"llama.cpp uses one type for both caches of {model.architecture}", hint="--kv TYPE")
+        raise UsageError(f"llama.cpp uses one type for both caches of {model.architecture}", hint="--cache-type TYPE")
     unified = settings.unified
     cells = padded(settings.context) if unified else padded(padded(settings.context) // settings.parallel)
     streams = settings.parallel if model.separate or not unified else 1

@@ -23,7 +23,8 @@ class DeviceOptions:
                                  section=_RUNNING, aliases="ctx ctx-size max-model-len")  # fmt: skip
     parallel: int | None = option("Sequences at once [the runtime's default].", metavar="N", least=1, most=1024,
                                   section=_RUNNING)  # fmt: skip
-    kv: str | None = option("Type of the KV cache: f16 [default], q8_0, q4_0 ...", metavar="TYPE", section=_RUNNING)
+    cache_type: str | None = option("Type of the KV cache: f16 [default], q8_0, q4_0 ...", metavar="TYPE",
+                                    section=_RUNNING, aliases="kv-cache-dtype")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
     """Returns whether the model at `path` fits. Raises UsageError for an unknown device, runtime, type or cache type,
     UnsupportedError for a model without a family or a config, and FormatError for a file that lacks a number."""
     target, engine = devices.device(options.device or "this"), _lookup(RUNTIMES, options.runtime, "runtime")
-    cache_type = _lookup({t.name.lower(): t for t in CACHE_TYPES}, (options.kv or "f16").lower(), "cache type")
+    cache_type = _lookup({t.name.lower(): t for t in CACHE_TYPES}, (options.cache_type or "f16").lower(), "cache type")
     with open_headers(path, SourceOptions(arch_file=options.arch_file, config=options.config)).model as opened:
         if is_mmproj(opened):
             reason = f"{path} has a model's towers; its language model is another file"

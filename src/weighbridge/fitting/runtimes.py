@@ -99,7 +99,7 @@ def cache_for(runtime: Runtime, model: CacheModel, settings: RunSettings) -> Cac
     types = runtime.kv_types or {}
     kv = settings.type_k.name.lower()
     if kv not in types:
-        raise UsageError(f"{runtime.name} has no {kv} cache", hint=f"--kv {', --kv '.join(types)}")
+        raise UsageError(f"{runtime.name} has no {kv} cache", hint=f"--cache-type {' or '.join(types)}")
     cells = _CELLS[runtime.name](settings.context)
     window = min(cells, _CELLS[runtime.name](model.window)) if model.window else cells
 

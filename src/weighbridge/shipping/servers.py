@@ -75,8 +75,8 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         arguments += ["-np", str(o.parallel)]
     if fitted is not None and fitted.device.separate:
         arguments += ["-ngl", str(fitted.placement.offloaded)]
-    if o.kv and o.kv.lower() != "f16":
-        arguments += ["-ctk", o.kv.lower(), "-ctv", o.kv.lower(), "-fa", "on"]
+    if o.cache_type and (cache := o.cache_type.lower()) != "f16":
+        arguments += ["-ctk", cache, "-ctv", cache, "-fa", "on"]
     if embeds:
         arguments += ["--embedding"]
     if request.name:
@@ -104,8 +104,9 @@ def _fit(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
     o = request.options
     try:
         report = fit(
-            request.path, device=o.device, context=o.context, parallel=o.parallel, kv=o.kv, arch_file=o.arch_file
-        )
+            request.path, device=o.device, context=o.context, parallel=o.parallel, cache_type=o.cache_type,
+            arch_file=o.arch_file,
+        )  # fmt: skip
     except (UnsupportedError, FormatError) as error:
         return None, (f"no settings by wb fit: {error.message}",)
     return report, (_verdict(report), *report.notes)

@@ -30,8 +30,8 @@ TARGETS: Final = MappingProxyType(
         row.name: row
         for row in (
             ShipTarget("llama-server", "llama.cpp's server", "servers:llama_server",
-                       frozenset({"device", "context", "parallel", "kv", "launcher", "output", "mmproj", "overwrite",
-                                  "arch_file"}),
+                       frozenset({"device", "context", "parallel", "cache_type", "launcher", "output", "mmproj",
+                                  "overwrite", "arch_file"}),
                        "the alias of the model",
                        {"gguf": "llama-server -m {path}", "embedding": "llama-server -m {path} --embedding",
                         "gguf with mmproj": "llama-server -m {path} --mmproj {mmproj}",

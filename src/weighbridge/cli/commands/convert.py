@@ -64,6 +64,7 @@ def _is_quantized(src: Path | str, target: str, dtype: DTypeLike | None, to: str
         "wb convert training.ckpt ./training/ --to checkpoint",
         "wb convert ./adapter/ adapter.gguf --base ./my-model/",
         "wb convert model.safetensors new.onnx --graph model.onnx",
+        "wb convert weights.pt out.gguf --arch my-model --kv my-model.layers=12",
         "wb convert ./whisper-base.en/ ggml-base.en.bin",
         "wb convert ./my-model/ merged.gguf --lora ./adapter/ --dtype q4_k_m",
         "wb convert ./my-model/ my-model.gguf --dtype f16 --dry-run",
@@ -88,7 +89,7 @@ def convert(src: Path | str, dst: str | None, short_quiet: bool, options: Conver
     if short_quiet and options.to == "mlx" and not {*_QUANTIZING} & {*options.given}:
         raise UsageError("-q means quiet and doesn't quantize", hint="--q-bits 4 quantizes; --quiet is quiet")
     SCREEN.quiet = SCREEN.quiet or short_quiet
-    if _is_quantized(src, target, options.dtype, options.to):
+    if not options.arch and _is_quantized(src, target, options.dtype, options.to):
         given = options.keywords(weighbridge.plan_convert)
         keywords = {name: value for name, value in given.items() if name not in ("dtype", "to")}
         keywords["ftype"] = options.dtype

@@ -65,8 +65,8 @@ class EditCommand(EditOptions, DryRunOptions):
 def edit(file: Path, options: EditCommand) -> int:
     """Read and change the metadata of FILE, a GGUF or a safetensors file.
 
-    TYPE is a GGUF type (u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str). Without it an existing key keeps its type, and
-    a new key gets one that fits its value. Safetensors metadata is text.
+    TYPE is a GGUF type (u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str, or arr[TYPE]). Without it an existing key
+    keeps its type, and a new key gets one that fits its value. Safetensors metadata is text.
 
     The file is changed in place if the new header fits into the space of the old one, and rewritten otherwise. Tensors
     never change.

@@ -23,7 +23,7 @@ class FitCommand(FitOptions, CommandOptions):
         "wb fit model.gguf --device m3-max-36gb --context 32k",
         "wb fit ./my-model/ --device 8GB --type Q4_K_M --explain",
         "wb fit text.gguf --mmproj mmproj.gguf --device 8GB",
-        "wb fit ./my-model/ --runtime mlx --kv q8_0 --json",
+        "wb fit ./my-model/ --runtime mlx --cache-type q8_0 --json",
     ),
 )
 @click.argument("model", type=SOURCE)

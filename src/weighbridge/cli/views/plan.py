@@ -130,12 +130,20 @@ def _print_plan(plan: Plan) -> None:
     files: list[tuple[Cell, ...]] = [(f["name"], len(f["tensors"]), human_bytes(f["bytes"])) for f in data["files"]]
     files += [(name, None, human_bytes(size)) for name, size in data["texts"].items()]
     table(["file", Column("tensors", right=True), Column("size", right=True)], files)
+    print_keys(plan)
     echo()
     work = Counter((t["dtype"], t["how"]) for f in data["files"] for t in f["tensors"])
     table(["type", "how", Column("tensors", right=True)], [(*key, count) for key, count in work.most_common()])
     _moves(plan.moves)
     print_losses(plan.losses)
     print_notes(data["notes"])
+
+
+def print_keys(plan: Plan) -> None:
+    """Prints the keys of a GGUF that an option sets."""
+    for key, kv in plan.keys.items():
+        value = f"{kv.type} of {len(kv.value):,}" if kv.type.startswith("arr[") else f"{kv.value} ({kv.type})"
+        echo(clean(f"key {key}: {value}"))
 
 
 def _moves(moves: Sequence[Move]) -> None:

@@ -12,7 +12,7 @@ from weighbridge.base.native import slow_version
 from weighbridge.base.words import ranges
 from weighbridge.cli.options import CommandOptions
 from weighbridge.cli.render import SCREEN, Cell, Column, echo, emit_json, human_bytes, pairs, table, warn
-from weighbridge.cli.views.plan import WriteCommand, print_losses, print_notes
+from weighbridge.cli.views.plan import WriteCommand, print_keys, print_losses, print_notes
 
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.plan import QuantizePlan, QuantizeRow
@@ -40,6 +40,7 @@ def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
         echo()
         heads = (*map(Column, ("tensor", "shape", "from", "to")), Column("size", right=True), Column(""))
         table(heads, [_line(*group) for group in _grouped(plan.rows)])
+        print_keys(plan)
         print_losses(plan.losses)
         print_notes(plan.notes)
         refused: dict[str, list[str]] = {}

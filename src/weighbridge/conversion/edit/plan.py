@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.edit.apply import EditPlan, MetadataChange, stamp_of
 from weighbridge.conversion.edit.headers import Edited, Header, changed_span, check, frozen, open_header
 from weighbridge.conversion.edit.options import EditOptions
-from weighbridge.conversion.edit.values import Edit, typed
+from weighbridge.conversion.edit.values import Edit, edits_of, typed, why_guarded
 from weighbridge.conversion.gguf.loadable import refuse_new
 from weighbridge.io.source import FileSource
 from weighbridge.models.llamacpp.rules import faults
@@ -77,13 +77,9 @@ def plan_edit(path: str | os.PathLike[str], options: EditOptions) -> EditPlan:
 
 
 def _edits(options: EditOptions) -> Iterator[Edit]:
-    """Removals first, then values, then the template. A text of a mapping stays one, whatever it looks like."""
+    """Removals first, then values, then the template."""
     yield from (Edit(key, remove=True) for key in options.remove)
-    if isinstance(options.set, Mapping):
-        for key, value in options.set.items():
-            yield Edit(key, value, "str" if isinstance(value, str) else None)
-    else:
-        yield from options.set
+    yield from edits_of(options.set)
     if options.chat_template is not None:
         yield Edit(CHAT_TEMPLATE, options.chat_template, "str")
 
@@ -91,19 +87,11 @@ def _edits(options: EditOptions) -> Iterator[Edit]:
 # ---- changes
 
 
-# Keys that describe the structure of the file: changing one breaks the file, or its readers.
-_GUARDED: Final = (
-    (re.compile(r"split\.(no|count|tensors\.count)"), "it ties the shards of a set together"),
-    (re.compile(r"general\.architecture"), "every other key is named after it"),
-    (re.compile(r"tokenizer\.ggml\.(tokens|token_type|scores|merges)"), "the model's token ids depend on it"),
-)
-
-
 def _edit(header: Header, edits: Iterable[Edit], force: bool) -> dict[str, KV]:
     """Applies `edits` to the metadata: new keys are appended, changed keys keep their position."""
     metadata = dict(header.metadata)
     for edit in edits:
-        guard = next((reason for keys, reason in _GUARDED if keys.fullmatch(edit.key)), None)
+        guard = why_guarded(edit.key)
         if header.format == "safetensors":
             guard = "transformers refuses a file without it" if edit.key == "format" and edit.remove else None
         if guard and not force:

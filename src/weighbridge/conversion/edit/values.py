@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import RefusedError, UsageError
@@ -23,10 +23,38 @@ class Edit:
     remove: bool = False
 
 
-def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = False) -> KV:
+def edits_of(given: Sequence[Edit] | Mapping[str, Any]) -> Iterator[Edit]:
+    """The edits of an option. In a mapping a text stays text, whatever it looks like, and a `KV` has its own type."""
+    if not isinstance(given, Mapping):
+        yield from given
+        return
+    for key, value in given.items():
+        if isinstance(value, KV):
+            yield Edit(key, value.value, value.type)
+        else:
+            yield Edit(key, value, "str" if isinstance(value, str) else None)
+
+
+# Keys that describe the structure of a GGUF: changing one breaks the file, or its readers.
+_GUARDED: Final = (
+    (re.compile(r"split\.(no|count|tensors\.count)"), "it ties the shards of a set together"),
+    (re.compile(r"general\.architecture"), "every other key is named after it"),
+    (re.compile(r"tokenizer\.ggml\.(tokens|token_type|scores|merges)"), "the model's token ids depend on it"),
+)
+
+
+def why_guarded(key: str) -> str | None:
+    """Why a key of a GGUF is protected; None if it isn't."""
+    return next((reason for keys, reason in _GUARDED if keys.fullmatch(key)), None)
+
+
+def typed(
+    edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = False, option: str | None = "--allow-guarded"
+) -> KV:
     """The value of an edit in the requested GGUF type, else in the key's current type, else in one that fits.
 
-    Raises RefusedError if the type of a key would change, unless `force` is set; UsageError for an invalid value.
+    Raises RefusedError, which names the `option` that allows it, if the type of a key would change, unless `force` is
+    set; UsageError for an invalid value.
     """
     if not edit.key:
         raise UsageError("a key can't be empty")
@@ -36,8 +64,8 @@ def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = 
     if old is not None and kind != old.type and not force:
         raise RefusedError(
             f"{edit.key} has the type {old.type}, not {kind}; readers look for exactly one type",
-            option="--allow-guarded",
-        )
+            option=option, hint=None if option else "leave the type out",
+        )  # fmt: skip
     if kind is None:
         fitting = infer(parse_untyped(edit.value) if isinstance(edit.value, str) else edit.value)
         return KV(fitting.type, coerce(edit.key, fitting.type, fitting.value))
@@ -74,8 +102,8 @@ def coerce(key: str, kind: str, value: Any) -> Any:
     """Converts `value`, possibly text, to the GGUF type `kind`. Raises UsageError if that is impossible."""
     inner = element_type(kind)
     if inner is not None:
-        if isinstance(value, str) and value.startswith("["):
-            value = _elements(value) or value
+        if isinstance(value, str) and (elements := _elements(value)) is not None:
+            value = elements
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise UsageError(f"{key} is an array, {kind}", hint="give its elements: --set-array KEY=TYPE:[...]")
         return [coerce(key, inner, element) for element in value]
@@ -107,13 +135,15 @@ _ALIASES: Final = {"string": "str", "float": "f32", "int": "i32", "float32": "f3
 
 
 def parse_assignment(text: str) -> Edit:
-    """Parses `KEY=VALUE`, or `KEY=TYPE:VALUE` with a GGUF type (`KEY=str:i32:5` for a string that looks like one)."""
+    """Parses `KEY=VALUE`, or `KEY=TYPE:VALUE` with a GGUF type (`KEY=str:i32:5` for a string that looks like one), also
+    of an array (`KEY=arr[u8]:[1, 2]`)."""
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{text!r} isn't an assignment", hint="write KEY=VALUE or KEY=TYPE:VALUE")
     kind, colon, text = value.partition(":")
     kind = _ALIASES.get(kind, kind)
-    return Edit(key, text, kind) if colon and kind in IDS and kind != "arr" else Edit(key, value)
+    scalar = element_type(kind) or kind
+    return Edit(key, text, kind) if colon and scalar in IDS and scalar != "arr" else Edit(key, value)
 
 
 def parse_array(text: str, read: Callable[[str], str]) -> Edit:

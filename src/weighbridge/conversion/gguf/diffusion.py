@@ -34,7 +34,7 @@ def architecture_of(found: DiffusionModel) -> str:
     if found.row.gguf is None:
         raise UnsupportedError(
             f"ComfyUI-GGUF reads no GGUF of {found.title}",
-            hint="--dtype fp8_e4m3 or bf16 to .safetensors; or --generic ARCH for a program of your own",
+            hint="--dtype fp8_e4m3 or bf16 to .safetensors; or --arch NAME for a program of your own",
         )
     return found.row.gguf
 

@@ -174,7 +174,7 @@ def to_generic_gguf(model: OpenModel, options: GenericGgufOptions) -> PlanBuilde
     dtype = None if options.dtype == "auto" else requested_dtype(options.dtype)
     for name, tensor in model.logical.items():
         draft.tensors[name] = cast_for_saving(name, tensor, dtype, draft)
-    keys = {"general.architecture": KV("str", options.generic), "general.type": KV("str", "model")}
+    keys = {"general.architecture": KV("str", options.arch), "general.type": KV("str", "model")}
     draft.metadata = metadata.with_alignment(metadata.named(keys, options.name), options.align)
     if model.json("config.json"):
         draft.losses.append(Loss("left out, as asked: config.json and the tokenizer; a generic GGUF has neither"))

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.gc_pause import paused
-from weighbridge.conversion.gguf.loadable import check_loadable
+from weighbridge.conversion.gguf.set_keys import set_keys
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
@@ -83,11 +84,10 @@ def _build(
     if calibrate is not None:
         to_draft = partial(_to_scheme, calibrate=calibrate)
     draft = to_draft(model, options, kind)
-    unchecked = isinstance(options, _UNCHECKED)
-    draft.losses += [] if unchecked else check_settings(model, draft, kind)
-    draft.losses += (
-        _mlx_losses(draft) if kind == "mlx" and not unchecked else []
-    )  # after settings that would change: those are refused
+    if not isinstance(options, _UNCHECKED):
+        draft.losses += check_settings(model, draft, kind)
+        draft.losses += _mlx_losses(draft) if kind == "mlx" else []  # after settings that are refused
+    keys = set_keys(draft, options) if isinstance(options, GgufFileOptions) and options.kv else {}
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -98,24 +98,24 @@ def _build(
     policy = options if isinstance(options, CastOptions) else CastOptions()
     if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves, draft.losses)
+    written = writers.Written((), {})  # a folder of small files
     if draft.tensors or not draft.texts:
         written = writers.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
-    else:
-        written = writers.Written((), {})  # a folder of small files
     notes = [*model.oddities, *renamed, *draft.notes, *written.notes]
     if container == "gguf":
+        from weighbridge.conversion.gguf.loadable import check_loadable  # late: it loads the rules of llama.cpp
+
         big = isinstance(options, GgufFileOptions) and options.endian == "big"
         notes += check_loadable(((f.name, f.layout) for f in written.files), model, big_endian=big)
     losses = [*losses_of(draft.tensors, policy.allow_requantize), *copied(model, draft.tensors, written.storages)]
     if draft.index is not None:
         file_of = {slot.name: file.name for file in written.files for slot, _ in file.slots}
         draft.texts["model.safetensors.index.json"] = draft.index(file_of)
-    bound = largest_file(path)
+    bound = largest_file(path) or inf
     too_large = [
-        f"{f.name} has {f.layout.size:,} bytes, but files on this file system can have at most {bound:,}; use "
-        "--max-shard-size 4GB"
+        f"{f.name} has {f.layout.size:,} bytes, this file system's maximum is {bound:,}; use --max-shard-size 4GB"
         for f in written.files
-        if bound is not None and f.layout.size > bound
+        if f.layout.size > bound
     ]
     if not folder and (count := len(written.files) + len(draft.extra_files)) > 1:
         raise several_files(path, count)
@@ -133,6 +133,7 @@ def _build(
         reports=draft.reports,
         sources=tuple(map(state_of, draft.sources)),
         preparation=draft.preparation,
+        keys=keys,
     )
 
 

@@ -15,6 +15,7 @@ from weighbridge.base.limits import MIB, SLAB
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
+from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.read_ahead import reads_remote, room
 from weighbridge.conversion.result import Loss, Move, Progress
@@ -204,6 +205,8 @@ class PlanContents:
     sources: tuple[str, ...] = ()
     #: done before anything is read
     preparation: Preparation | None = None
+    #: the keys of a GGUF that an option sets
+    keys: Mapping[str, KV] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

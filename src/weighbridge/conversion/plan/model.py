@@ -131,6 +131,7 @@ class Plan(PlanContents, Closing):
             "memory": self.memory,
             "passes": self.passes,
             "files": files,
+            "keys": {key: kv._asdict() for key, kv in self.keys.items()},
             "texts": {name: len(data) for name, data in self.texts.items()},
             "bill": None if self.bill is None else str(self.bill.path),
             "losses": [{"effect": x.effect, "tensor": x.tensor, "what": x.message} for x in results_first(self.losses)],

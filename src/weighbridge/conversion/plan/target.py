@@ -112,7 +112,7 @@ def _options_class(model: OpenModel, kind: str, given: Collection[str]) -> type[
         return AdapterOptions
     if kind == "hf" and "scheme" in given:
         return SchemeOptions
-    if kind == "gguf" and "generic" in given:
+    if kind == "gguf" and "arch" in given:
         return GenericGgufOptions
     if kind == "gguf" and "mmproj" in given:
         return MmprojOptions

@@ -18,10 +18,11 @@ from weighbridge.base.ftypes import GUESSED, FileType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import without_leading_ones
 from weighbridge.base.words import plural, suggest_for_glob
-from weighbridge.containers.gguf.container import KV
+from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.conversion.gguf import diffusion as pictures
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.gguf.plan import to_gguf
+from weighbridge.conversion.gguf.set_keys import given_keys, losses_of_keys
 from weighbridge.conversion.options import GgufFileOptions, GgufOptions, QuantizeOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.contents import PlannedFile
@@ -59,8 +60,8 @@ class QuantizeInputs:
     """The inputs of choosing types.
 
     `tensors`: by their final names, in the order of choosing and writing. `shard_of`: the shard of each tensor, with
-    --keep-split. `entries`: the name of each tensor in the importance matrix. `towers`: the second GGUF, and
-    `tower_reports` the casts of its tensors.
+    --keep-split. `entries`: the name of each tensor in the importance matrix. `keys_set`: the keys of `--kv`. `towers`:
+    the second GGUF, and `tower_reports` the casts of its tensors.
     """
 
     tensors: Mapping[str, Node]
@@ -73,6 +74,7 @@ class QuantizeInputs:
     losses: tuple[Loss, ...]
     notes: tuple[str, ...]
     converted: bool
+    keys_set: Mapping[str, KV]
     towers: tuple[PlannedFile, ...] = ()
     tower_reports: Mapping[str, CastReport] = field(default_factory=dict)
 
@@ -124,7 +126,8 @@ def prepare(
     if options.keep_split and model.format != "gguf":
         raise UsageError(f"a {model.format} model has no GGUF shards to keep", hint="omit --keep-split")
     draft = _as_gguf(model, options, ftype)
-    overrides = gguf_keys.parse_overrides(options.override_kv)
+    keys_set = given_keys(options.kv, kvs(draft.metadata), options.name)
+    overrides = gguf_keys.parse_overrides(options.override_kv) | keys_set
     values = {key: kv.value for key, kv in {**draft.metadata, **overrides}.items()}
     pictured = values.get(_ARCHITECTURE) in diffusion_types.table().architectures
     facts = ftypes.ModelFacts(values[_ARCHITECTURE], layers=0) if pictured else ftypes.ModelFacts.of(values)
@@ -154,8 +157,8 @@ def prepare(
         shard_of={kept.names[n]: shard for n, shard in places.items() if n in kept.names},
         shards=len(model.index.files) if options.keep_split else 1,
         imatrix=imatrix, entries={new: old for old, new in kept.names.items()},
-        losses=(*left_out(model), *draft.losses, *losses), notes=tuple(draft.notes),
-        converted=model.format != "gguf", towers=tuple(draft.extra_files),
+        losses=(*left_out(model), *draft.losses, *losses, *losses_of_keys(keys_set, kvs(draft.metadata))),
+        notes=tuple(draft.notes), converted=model.format != "gguf", keys_set=keys_set, towers=tuple(draft.extra_files),
         tower_reports={name: report for name, report in draft.reports.items() if name not in draft.tensors},
     )  # fmt: skip
 

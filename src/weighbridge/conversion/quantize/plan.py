@@ -233,6 +233,7 @@ def finish(
         originals=inputs.tensors,
         weights=weights,
         expected=choice.expected,
+        keys=inputs.keys_set,
     )
 
 

@@ -29,9 +29,10 @@ def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
     """Returns the checks of settings and tokenizer, except of what neither model has."""
     failures = []
     source, target = loads(a), loads(b)
+    weights_only = a.format != "gguf" and not a.config  # no program is known that runs them
     for model, loading in ((a, source), (b, target)):
         if loading.accepts is False:
-            unknown = loading is source or source.accepts is False or packaging(model) is not None
+            unknown = loading is source or source.accepts is False or packaging(model) is not None or weights_only
             verdict: Verdict = "not-checked" if unknown else "different"
             message = f"{loading.client} won't load {model.place.path}: {loading.why}"
             failures.append(ProveCheck("loads", verdict, message))
@@ -59,7 +60,9 @@ def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
     try:
         source, target = _loader_settings(a), _loader_settings(b)
     except WeighbridgeError as error:
-        return ProveCheck("settings", "not-checked", f"not compared: {error.message}")
+        listed = b.metadata.items() if b.format == "gguf" else ()
+        keys = tuple(f"{key}: {_short(str(value))}" for key, value in listed)
+        return ProveCheck("settings", "not-checked", f"not compared: {error.message}", keys)
     differences = settings.differences(source, target)
     lost = [loss for loss in folder_losses(a, b) if not any(d.named_in(loss) for d in differences)]
     if not differences and not lost:
@@ -68,10 +71,14 @@ def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
     details = []
     for difference in differences:
         texts = ("not there" if value is None else str(value) for value in (difference.a, difference.b))
-        values = " and ".join(t if len(t) <= _SHOWN else f"{t[: _SHOWN - 3]}..." for t in texts)
+        values = " and ".join(map(_short, texts))
         lost_words = " (the target has no place for it)" if difference.lost else ""
         details.append(f"{difference.source}: {values}{lost_words}")
     return ProveCheck("settings", "different", f"{len(details) + len(lost)} differ", (*details, *lost))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def folder_losses(a: OpenModel, b: OpenModel) -> list[str]:

@@ -1,0 +1,66 @@
+"""Options that several kinds of targets share. A class of `conversion/options.py` takes those of each group that it
+names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from weighbridge.base.options import option
+from weighbridge.base.records import dataclass
+from weighbridge.conversion.edit.values import Edit
+
+TARGET, GGUF, MLX = "Target", "GGUF", "MLX folder"
+_MLX_OR_SCHEME: Final = f"{MLX}, and --scheme"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameOptions:
+    name: str | None = option("Model name [from the source].", metavar="NAME", section=GGUF, aliases="model-name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignOptions:
+    align: int | None = option(
+        "Alignment of the tensors in bytes (safetensors: of the data section [4096]).", metavar="N", least=1,
+        section=GGUF,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions:
+    q_bits: int | None = option(
+        "Bits per weight [4].", metavar="N", least=2, most=8, section=_MLX_OR_SCHEME, aliases="bits"
+    )
+    q_group_size: int | None = option(
+        "Weights per scale. MLX: 32, 64 [default] or 128; integer schemes: any [128], -1 for a whole row.", metavar="N",
+        section=_MLX_OR_SCHEME, aliases="group-size",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions:
+    tokenizer: bool = option(
+        "GGUF from a folder, or a folder from a GGUF: convert the tokenizer too [yes].", True, section=TARGET,
+        sources=("model",),
+    )  # fmt: skip
+    pre: str | None = option(
+        "Pre-tokenizer, if the source's isn't recognized.", metavar="NAME", section=GGUF, sources=("model",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowersOptions:
+    with_mmproj: bool = option(
+        "Write the vision and audio towers, too, as a second GGUF in the folder DST.", False, section=GGUF,
+        sources=("model",),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions:
+    """`kv` may be values by key: lists become arrays, and a `KV` has its own type."""
+
+    kv: Sequence[Edit] | Mapping[str, Any] = option(
+        "Set KEY of the GGUF (types as in `wb edit`).", (), metavar="KEY=[TYPE:]VALUE", kind="assignment", section=GGUF
+    )
