@@ -52,6 +52,7 @@ CASES: list[tuple[str, Files, str]] = [
     ("nemo-folder", {"weights/.metadata": b"\x80\x02}.", "weights/__0_0.distcp": ZIP}, ""),
     ("orbax", {"_METADATA": b"{}", "manifest.ocdbt": OCDBT_MANIFEST}, ""),
     ("tensorrt-llm", {"config.json": b'{"mapping": {"tp_size": 1}}', "rank0.safetensors": WEIGHTS}, ""),
+    ("oci-layout", {"oci-layout": b"{}", "index.json": b"{}", "blobs/x": b""}, "unreadable"),
     ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),
     ("weights", {"w.safetensors": WEIGHTS}, ""),
     ("folder", {"readme.md": b"hello"}, ""),

@@ -71,6 +71,10 @@ SNIFF_TAR_MEMBERS: Final = 256
 WRAPPED_MEMBERS: Final = 200_000
 WRAPPED_DEPTH: Final = 4
 WRAPPED_LINKS: Final = 8
+# A manifest or an index of manifests: registries accept 4 MiB (distribution-spec 1.1). Indexes in each other: an image
+# for several systems has 2.
+MANIFEST: Final = 4 * MIB
+MANIFEST_DEPTH: Final = 4
 # Temporary disk space for one member or compressed file that can't be read in place, unless WEIGHBRIDGE_SPOOL allows
 # more: the 7B models of 16-bit floats fit.
 SPOOL: Final = 16 * GIB

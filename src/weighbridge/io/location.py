@@ -109,7 +109,7 @@ def path_text(path: str | os.PathLike[str]) -> str:
 def check_local(path: str | os.PathLike[str]) -> None:
     """UsageError for an address, where only a path on this machine will do."""
     if isinstance(path, WrappedPath):
-        raise UsageError(f"{path} is inside an archive or a compressed file", hint="unpack it first")
+        raise UsageError(f"{path} is inside an archive, a compressed file or an OCI layout", hint="unpack it first")
     if is_remote(path) or isinstance(path, RemotePath):
         shown = path_text(path)
         raise UsageError(f"{shown} isn't a path on this machine", hint=f"fetch it first: wb fetch {shown} DIR")
@@ -331,6 +331,12 @@ class WrappedPath(TreePath):
         """The archives around the file, outermost first, and the members that were left out."""
         notes: tuple[str, ...] = getattr(self._tree()[0], "notes", ())
         return notes
+
+    @property
+    def blobs(self) -> tuple[tuple[Path, str, str], ...]:
+        """The files that the model consists of, each with the algorithm and hex digits that its manifest lists."""
+        blobs: tuple[tuple[Path, str, str], ...] = getattr(self._tree()[0], "blobs", ())
+        return blobs
 
 
 def forget(root: WrappedPath) -> None:

@@ -1,7 +1,9 @@
-"""Models in archives and compressed files: `model.gguf.gz`, `model.tar.gz` with a folder, `weights.zip`.
+"""Models in archives, compressed files and layouts of blobs: `model.gguf.gz`, `model.tar.gz` with a folder,
+`weights.zip`, a folder with an OCI image layout.
 
-member(path)      `weights.zip/model.gguf` as a path in the archive; any other path as `resolve_path` returns it
-resolve(path)     the same, and in place of an archive the only file, or the folder of all files, in it
+member(path)      `weights.zip/model.gguf` or `layout/TAG/model.gguf` as a path in the archive or the layout; any other
+                  path as `resolve_path` returns it
+resolve(path)     the same, and in place of an archive or layout the only file, or the folder of all files, in it
 
 Archives in each other are followed. The trees of the last few archives are kept, with the data that they decoded."""
 
@@ -21,7 +23,11 @@ from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.io.location import RemotePath, StoredPath, WrappedPath, forget, open_source, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weighbridge.containers.archive.oci import ListedModel
     from weighbridge.containers.archive.wrapped import WrappedTree
+    from weighbridge.models.layouts import ModelLayout
 
 _KEPT: Final = 16
 _roots: Final[OrderedDict[str, tuple[str, WrappedPath]]] = OrderedDict()
@@ -29,25 +35,30 @@ _lock: Final = threading.RLock()
 
 
 def member(path: str | os.PathLike[str]) -> Path:
-    """Returns the path that a user names, in an archive if it continues the archive's path."""
+    """Returns the path that a user names, in an archive or a layout if it continues the archive's path."""
     place = resolve_path(path)
     for _ in range(WRAPPED_DEPTH):
         if isinstance(place, RemotePath | StoredPath) or place.exists():
             break
-        above = next((above for above in place.parents if above.is_file()), None)
-        if above is None or (root := _root(above)) is None:
+        above = next((above for above in place.parents if above.exists()), None)
+        inside = None if above is None else _named(above, place.relative_to(above))
+        if inside is None:
             break
-        place = root / place.relative_to(above)
+        place = inside
     return place
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
-    """Returns the path that a user names, inside an archive if it names one. Raises FormatError for a damaged archive,
-    UnsupportedError for archives that are nested too deep, RefusedError if unpacking takes too much space."""
+    """Returns the path that a user names, inside an archive or a layout if it names one. Raises FormatError for a
+    damaged one, UnsupportedError for archives that are nested too deep, RefusedError if unpacking takes too much space,
+    UsageError for a layout with several models."""
     place = resolve_path(path)
-    if isinstance(place, StoredPath) or place.is_dir():
+    is_folder = not isinstance(place, StoredPath) and place.is_dir()
+    if isinstance(place, StoredPath) or (
+        is_folder and not isinstance(place, RemotePath) and not (place / "blobs").is_dir()
+    ):
         return place
-    place = member(place)
+    place = place if is_folder else member(place)
     for _ in range(WRAPPED_DEPTH):
         if (root := _root(place)) is None:
             return place
@@ -59,17 +70,50 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     return place
 
 
+def _named(above: Path, below: Path) -> Path | None:
+    """Returns the place that `below` names in an archive, or in the model of a layout whose name it begins with."""
+    if not above.is_dir():
+        return None if (root := _root(above)) is None else root / below
+    if (layout := _layout(above)) is None or (found := layout.named(below.parts)) is None:
+        return None
+    model, rest = found
+    place: Path = _layout_root(layout, model).joinpath(*rest)
+    return place
+
+
 def _root(path: Path) -> WrappedPath | None:
-    """Returns the root of the tree of an archive or compressed file; None for any other path."""
-    if isinstance(path, StoredPath) or not _may_be_archive(path):
+    """Returns the root of the tree of an archive, of a compressed file, or of a layout's only model; None for any other
+    path."""
+    if isinstance(path, StoredPath):
+        return None
+    if path.is_dir():
+        return None if (layout := _layout(path)) is None else _layout_root(layout, layout.only())
+    if not _may_be_archive(path):
         return None
     title, version = str(path), _version(path)
+    return _kept(title, version, lambda: _tree(path, title, version))
+
+
+def _layout(folder: Path) -> ModelLayout | None:
+    from weighbridge.models import layouts  # late: few folders are layouts
+
+    return layouts.find_layout(folder)
+
+
+def _layout_root(layout: ModelLayout, model: ListedModel) -> WrappedPath:
+    title, version = layout.title_of(model), _version(layout.marker)
+    root = _kept(title, version, lambda: layout.tree(model, version))
+    assert root is not None
+    return root
+
+
+def _kept(title: str, version: str, make: Callable[[], WrappedTree | None]) -> WrappedPath | None:
+    """Returns the root of a tree, which is made unless it is kept in this version."""
     with _lock:
         if title in _roots and _roots[title][0] == version:
             _roots.move_to_end(title)
             return _roots[title][1]
-        tree = _tree(path, title, version)
-        if tree is None:
+        if (tree := make()) is None:
             return None
         _roots[title] = version, WrappedPath.root(title, tree)
         while len(_roots) > _KEPT:
@@ -101,7 +145,7 @@ def _tree(path: Path, title: str, version: str) -> WrappedTree | None:
     try:
         if (format := wrapped.wrapper_of(source)) is not None:
             around = path.notes if isinstance(path, WrappedPath) else ()
-            return wrapped.WrappedTree(source, format, title, version, around)
+            return wrapped.open_tree(source, format, title, version, around)
     except BaseException:
         source.close()
         raise

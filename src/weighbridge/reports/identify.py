@@ -218,6 +218,30 @@ def _cache_repository(folder: Folder) -> FolderMatch | None:
     return "", (f"folders blobs, refs and snapshots ({plural(len(revisions), 'revision')})",), detail
 
 
+def _layout(folder: Folder) -> FolderMatch | None:
+    """Matches a layout of blobs whose models can be read: one, which is identified, or several."""
+    from weighbridge.models.layouts import find_layout  # late: only folders need it
+
+    try:
+        if (layout := find_layout(folder.path)) is None:
+            return None
+        names = sorted(model.name for model in layout.listing.models)
+        evidence = f"{layout.listing.title} with {plural(len(names), 'manifest')}: {', '.join(names[:4])}"
+        try:
+            model = layout.only()
+        except UsageError as error:
+            return "", (evidence, str(error.hint)), {"models": names}
+        content = identify(folder.path / model.name)
+        detail = {"models": names, "inside": content.format, "content": content.path}
+        return layout.kind_of(model), (evidence, f"inside: {content.path}, {content.title}"), detail
+    except (WeighbridgeError, OSError) as error:
+        return _UNREAD, (f"it can't be read: {getattr(error, 'message', error)}",), {}
+
+
+#: The variant of a layout without a readable model.
+_UNREAD: Final = "unreadable"
+
+
 def _pipeline(folder: Folder) -> FolderMatch | None:
     index = sidecars.json(folder.path / "model_index.json")
     if "_class_name" not in index:
@@ -392,6 +416,7 @@ class FolderKind:
 #: Kinds of folders, the most specific first; the first match counts.
 FOLDERS: Final = (
     FolderKind("hf-cache", "Hugging Face cache of one repository", _cache_repository, False),
+    FolderKind("oci-layout", "OCI image layout or store of Docker's model runner", _layout, True),
     FolderKind("diffusers", "diffusers pipeline", _pipeline, False),
     FolderKind("peft-adapter", "PEFT adapter", _peft, True),
     FolderKind("sentence-transformers", "sentence-transformers model", _sentence_transformer, True),
@@ -426,7 +451,7 @@ def _folder(path: Path) -> IdentifyReport:
         except WeighbridgeError as error:
             raise UsageError(f"{path}: {error.message}") from error
         if match is not None:
-            return _folder_report(folder, kind, *match)
+            return _folder_report(folder, replace(kind, readable=kind.readable and match[0] != _UNREAD), *match)
     weights = folder.of("safetensors", "gguf", "npz", *PICKLED, *_FRAMEWORKS, top=False)
     evidence = f"it contains {', '.join(folder.names[:4]) or 'nothing'}"
     if weights:

@@ -591,6 +591,9 @@ DISGUISED: Final = (
     Vector("model.keras", _hidden_directory(), D, "file/appended-zip"),
     Vector("model.gguf", tarred({"GGUF\x03": b"x", "evil.pkl": b"\x80\x02" + PAYLOAD}), D, "file/also-tar"),
     Vector("table.parquet", tarred({"PAR1": b"x"}), M, "file/also-tar"),
+    # A member's name that is an opcode and a module with zeros: unpicklers import the package above it.
+    Vector("m.tar", tarred({"cantigravity.json": b"x\ny\n"}), D, "file/also-tar"),
+    Vector("m.pkl", b"cevil.json\0\0\nfoo\n.", M, "pickle/odd-name"),
     Vector(
         "model.nemo",
         _plus_checksum({"model_config.yaml": b"a: 1\n", "data.pkl": b"\x80\x02" + PAYLOAD}),

@@ -128,6 +128,9 @@ HONEST_FILES = {
     "modules.json": json.dumps([{"type": "sentence_transformers.models.Transformer"}]).encode(),
     "config_of_a_reranker.json": json.dumps({"activation_function": "gelu_new"}).encode(),
     "chat_template.jinja": HONEST[1].encode(),
+    # The first byte is an opcode that imports a module, up to the end of the line.
+    "config.tar": make.tarred({"config.json": b'{\n  "model_type": "llama"\n}\n'}),
+    "init.tar": make.tarred({"init.txt": b"x\ny\n"}),
 }
 
 

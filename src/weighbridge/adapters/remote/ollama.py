@@ -6,23 +6,22 @@ used; otherwise manifest and weights come from the registry, by ranges.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from weighbridge.adapters.remote.extra import check_online, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.base.limits import MIB
+from weighbridge.base.limits import MANIFEST
 from weighbridge.base.records import dataclass
+from weighbridge.io import digest as digests
 from weighbridge.io.location import RemotePath, StoredPath
 from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import Source
 
-MANIFEST: Final = 4 * MIB
 MEDIA: Final = "application/vnd.docker.distribution.manifest.v2+json"
 _MEDIA: Final = "application/vnd.ollama.image."
 MODEL: Final = f"{_MEDIA}model"
@@ -30,7 +29,6 @@ ADAPTER: Final = f"{_MEDIA}adapter"
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _HOST_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
-_DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})", re.IGNORECASE)
 _GRAMMAR: Final = "write [HOST/][NAMESPACE/]MODEL[:TAG]"
 
 
@@ -87,20 +85,11 @@ def parse_name(text: str) -> OllamaName:
 
 def parse_manifest(raw: bytes, where: str) -> Manifest:
     """Parses a manifest. Raises FormatError if it is invalid."""
-    try:
-        data = json.loads(raw)
-        layers = [data["config"], *data["layers"]]
-        return Manifest(tuple(_layer(layer, where) for layer in layers), raw)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError("no manifest of a model", path=where, found=repr(error)) from None
-
-
-def _layer(layer: Mapping[str, Any], where: str) -> Layer:
-    digest = _DIGEST.fullmatch(str(layer["digest"]))
-    size = layer["size"]
-    if not digest or not isinstance(size, int) or size < 0:
-        raise FormatError("a layer without digest and size", path=where, found=repr(layer.get("digest")))
-    return Layer(str(layer["mediaType"]), digest[1].lower(), size)
+    parsed = digests.parse_manifest(raw, where)
+    blobs = (parsed.config, *parsed.layers)
+    if other := next((blob for blob in blobs if blob.algo != "sha256"), None):
+        raise FormatError("a layer without digest and size", path=where, found=other.digest)
+    return Manifest(tuple(Layer(blob.media, blob.hex, blob.size) for blob in blobs), raw)
 
 
 # ------------------------------------------------------------------------------------------------ this machine

@@ -11,6 +11,7 @@ import posixpath
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -53,11 +54,11 @@ class WrappedContents(NamedTuple):
     left_out: list[str]
 
 
-def _proper(name: str, source: Source, at: int | None = None) -> str:
-    """Returns a member's normal name. FormatError if it leads out of the archive."""
+def member_name(name: str, where: str, at: int | None = None) -> str:
+    """Returns a member's normal name. FormatError if it leads out of the archive `where`."""
     normal = posixpath.normpath(name.replace("\\", "/"))
     if not name or normal.startswith(("/", "../")) or normal == ".." or "\0" in name or ":" in name[:3]:
-        raise FormatError("a member's name leads out of the archive", path=source.name, offset=at, found=repr(name),
+        raise FormatError("a member's name leads out of the archive", path=where, offset=at, found=repr(name),
                           hint="wb scan lists what is wrong with it")  # fmt: skip
     return normal
 
@@ -77,27 +78,28 @@ def _inflated(source: Source, member: zip.ZipMember) -> Source:
 def _zip_contents(source: Source) -> WrappedContents:
     files: dict[str, WrappedFile] = {}
     for member in zip.read(source).members:
-        _check_count(source, len(files))
-        name = _proper(member.name, source, member.at)
+        check_count(source.name, len(files))
+        name = member_name(member.name, source.name, member.at)
         if not member.name.endswith("/") and not _is_junk(name):
             opener = zip.open_member if member.method == STORED else _inflated
             files[name] = WrappedFile(member.size, partial(opener, source, member))
     return WrappedContents(files, [])
 
 
-def _check_count(source: Source, count: int) -> None:
+def check_count(where: str, count: int) -> None:
+    """Raises UnsupportedError unless an archive with `count` files may have another one."""
     if count >= WRAPPED_MEMBERS:
-        raise UnsupportedError(f"{source.name} has more than {WRAPPED_MEMBERS} members", hint="unpack it first")
+        raise UnsupportedError(f"{where} has more than {WRAPPED_MEMBERS} members", hint="unpack it first")
 
 
 def _tar_contents(source: Source) -> WrappedContents:
     contents = WrappedContents({}, [])
     links: dict[str, str] = {}
     for member in tar.members(source):
-        name = _proper(member.name, source, member.at)
+        name = member_name(member.name, source.name, member.at)
         if name in contents.files or name in links:
             raise FormatError("two members have one name", path=source.name, offset=member.at, field=repr(name))
-        _check_count(source, len(contents.files) + len(links) + len(contents.left_out))
+        check_count(source.name, len(contents.files) + len(links) + len(contents.left_out))
         if member.kind == "folder" or _is_junk(name):
             continue
         if member.kind == "file":
@@ -135,7 +137,8 @@ def _stream_contents(codec: str, source: Source) -> WrappedContents:
 def _seven_zip_contents(source: Source) -> WrappedContents:
     archive = seven_zip.SevenZip(source)
     files = {
-        _proper(name, source): WrappedFile(size, partial(archive.open, name)) for name, size in archive.files.items()
+        member_name(name, source.name): WrappedFile(size, partial(archive.open, name))
+        for name, size in archive.files.items()
     }
     return WrappedContents({name: file for name, file in files.items() if not _is_junk(name)}, archive.left_out)
 
@@ -178,18 +181,22 @@ def _folders(names: Iterable[str]) -> dict[str, dict[str, bool]]:
 
 
 class WrappedTree:
-    """The files in a source of a format of `WRAPPERS`. `version`: changes if the source does. `around`: the notes of
-    the trees around this one."""
+    """The files in an archive. `what`: its kind, for notes. `version`: changes if the archive does. `around`: the notes
+    of the trees around this one. `blobs`: the files whose digests a manifest lists, each with
+    the algorithm and hex digits."""
 
-    def __init__(self, source: Source, format: str, title: str, version: str, around: tuple[str, ...] = ()) -> None:
-        self.title, self._version = title, version
-        self.files, left_out = WRAPPERS[format](source)
+    def __init__(
+        self, contents: WrappedContents, what: str, title: str, version: str, around: tuple[str, ...] = (),
+        blobs: tuple[tuple[Path, str, str], ...] = (),
+    ) -> None:  # fmt: skip
+        self.title, self._version, self.blobs = title, version, blobs
+        self.files = contents.files
         self._folders = _folders(self.files)
         if clash := next((name for name in self.files if name in self._folders), None):
             raise FormatError("a member is both a file and a folder", path=title, field=repr(clash))
         self._open: dict[str, Source] = {}
         self._lock = threading.Lock()
-        self.notes = (*around, *_notes(title, format, len(self.files), left_out))
+        self.notes = (*around, *_notes(title, what, contents.left_out))
 
     def size(self, name: str) -> int | None:
         """Returns a file's bytes; None if the file is missing. Decodes a compressed file."""
@@ -221,10 +228,16 @@ class WrappedTree:
         return inner.window(0, inner.size, f"{self.title}/{name}")
 
 
-def _notes(title: str, format: str, count: int, left_out: list[str]) -> Iterator[str]:
+def _notes(title: str, what: str, left_out: list[str]) -> Iterator[str]:
     """Notes that name the wrapper, and the members that were left out."""
-    holds = "" if format in WITH_MAGIC else f" with {plural(count, 'file')}"
-    yield f"read from inside {title}, a {BUILT_IN[format].title}{holds}"
+    yield f"read from inside {title}, {what}"
     if left_out:
         more = f" and {len(left_out) - _LISTED} more" if len(left_out) > _LISTED else ""
         yield f"left out of {title}: {', '.join(left_out[:_LISTED])}{more}"
+
+
+def open_tree(source: Source, format: str, title: str, version: str, around: tuple[str, ...] = ()) -> WrappedTree:
+    """Returns the tree of the files in a source of a format of `WRAPPERS`."""
+    contents = WRAPPERS[format](source)
+    holds = "" if format in WITH_MAGIC else f" with {plural(len(contents.files), 'file')}"
+    return WrappedTree(contents, f"a {BUILT_IN[format].title}{holds}", title, version, around)

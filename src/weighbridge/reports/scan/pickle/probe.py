@@ -10,6 +10,7 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
+from weighbridge.containers.archive import tar
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.detect import PICKLES
 from weighbridge.reports.scan.model import Budget, Part, Piece
@@ -58,7 +59,7 @@ def probe(part: Part, *, unknown: bool = False, storage: bool = False) -> Iterat
         if named_pickle and not text and not _acts(machine.events, named, prose):
             yield part.finding("pickle/not-one", f"named like a pickle: {error.message}", at=machine.at)
         whole = source.head(2) in PICKLES and any(harmful_names(source.head(_PROBED)))
-    if whole or _acts(machine.events, named, prose) or (named and machine.reframed):
+    if whole or _acts(machine.events, named, prose, tar.begins(source)) or (named and machine.reframed):
         yield Part(source, part.place, part.budget, "pickle")
 
 
@@ -97,15 +98,17 @@ def is_text(source: Source) -> bool:
     return text.translate(_PRINTABLE).isprintable()
 
 
-def _acts(events: Iterable[Event], named: bool, prose: bool) -> bool:
+def _acts(events: Iterable[Event], named: bool, prose: bool, is_tar: bool = False) -> bool:
     """Whether an unpickler would do something: call a name that can be imported, or import one that does harm. `named`:
     the file has the name of a pickle, so importing is enough. In `prose` a module must be an identifier, as lines of
-    text look like imports."""
+    text look like imports; in a tar a module with the zeros after a member's name is none."""
     for event in events:
         name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
         if name is None:
             continue
         package = name.module.partition(".")[0]
+        if is_tar and "\0" in name.module:  # config.json, the first member: only the package would be imported
+            return bool(denylist.consequence(package, ""))
         is_file_name = bool(package) and not set(package) & {"/", "\0"}  # Python looks for a file of any such name
         if named and event.kind == "call":
             acts = is_file_name
