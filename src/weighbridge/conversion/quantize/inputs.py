@@ -169,7 +169,7 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None)
     types = {n.spec.dtype for n in model.logical.values() if len(n.spec.shape) > 1}
     packed = any(isinstance(n, QuantizedTensor) for n in model.logical.values())
     dtype = next(iter(types)) if len(types) == 1 and not packed else None
-    shared = {name: getattr(options, name) for name in ("pre", "tokenizer", "name", "align")}
+    shared = {name: getattr(options, name) for name in ("pre", "target_model", "tokenizer", "name", "align")}
     draft = to_gguf(model, GgufOptions(dtype=dtype.name.lower() if dtype in (BF16, F16) else "f32", **shared))
     draft.losses += check_settings(model, draft, "gguf")
     return draft
