@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ def write_folder(folder: Path, name: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(record["config"]))
     tensors = {tensor: np.zeros(shape, np.float32) for tensor, shape in record["hf"].items()}
+    tensors |= {name: np.arange(*shape) for name, shape in record["hf"].items() if name == "d2t"}
     save_file(tensors, folder / "model.safetensors")
     return folder
 
@@ -32,8 +34,13 @@ def test_sizes_are_those_of_the_plans(name: str, tmp_path: Path, monkeypatch: py
         model = gguf_model(opened)
     # A small model may be one that llama.cpp has another graph for.
     monkeypatch.setattr("weighbridge.conversion.quantize.plan.check_loadable", lambda files, source: [])
+    draft: dict[str, Any] = {}
+    if (target := json.loads((folder / "config.json").read_text()).get("target")) is not None:
+        draft = {"target_model": tmp_path / "target"}
+        draft["target_model"].mkdir()
+        (draft["target_model"] / "config.json").write_text(json.dumps(target))
     for ftype in ("F16", "Q4_K_M", "IQ3_M"):
-        plan = wb.plan_quantize(folder, tmp_path / "out.gguf", ftype, tokenizer=False)
+        plan = wb.plan_quantize(folder, tmp_path / "out.gguf", ftype, tokenizer=False, **draft)
         with plan:
             planned = {row.name: (row.target, tuple(row.shape)) for row in plan.rows}
         found = {tensor: (spec.dtype.name, spec.shape) for tensor, spec in model.as_type(FILE_TYPES[ftype]).items()}

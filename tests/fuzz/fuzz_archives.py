@@ -35,7 +35,7 @@ def target(data: bytes) -> None:
     format = sniff(source).format
     if format not in wrapped.WRAPPERS or format in ("7z", "xz"):  # py7zr has tests; xz needs more memory
         return
-    tree = wrapped.WrappedTree(source, format, "fuzz.tar.gz", "1")
+    tree = wrapped.open_tree(source, format, "fuzz.tar.gz", "1")
     for name in tree.files:
         assert not name.startswith(("/", "../")), name
         with tree.open(name) as file:

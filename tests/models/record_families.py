@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-HEAD = "lm_head.weight"
+HEAD, TOKENS = "lm_head.weight", "d2t"
 GOLDEN = Path(__file__).parent / "golden" / "families"
 Recorded = dict[str, dict[str, Any]]
 _FUSED = {"qwen3_5_moe"}  # whose experts mlx-lm knows in the fused form alone, in which they are published
@@ -42,6 +42,8 @@ def values(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The numbers of a Hugging Face tensor: its name's own."""
     if name.endswith("tid2eid"):
         return np.random.default_rng(crc32(name.encode())).integers(0, 6, shape).astype(np.float32)
+    if name == TOKENS:
+        return np.arange(*shape, dtype=np.float32)  # every other token
     return np.random.default_rng(crc32(name.encode())).standard_normal(shape, np.float32)
 
 
@@ -79,6 +81,10 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     import transformers
     from tests.oracles import folded, models
     from tests.oracles.families import CASES
+    from tests.oracles.families.drafts import TARGETS
+
+    from weighbridge.conversion.gguf.drafts import facts_of
+    from weighbridge.models.arch.registry import family_of_hf
 
     folder = models.build(case, parent / case.name)
     arrays = _renumber(folder)
@@ -86,6 +92,10 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     out: dict[str, Any] = {"config": config, "hf": {n: list(a.shape) for n, a in arrays.items()}}
     given = {name: folded.at_length_1(a) if case.unit and name == HEAD else a for name, a in arrays.items()}
     _save(folder, {name: a for name, a in given.items() if name not in case.beyond})
+    if case.target:
+        target = models.build(TARGETS[case.target], parent / "target")
+        theirs = json.loads((target / "config.json").read_text())
+        out["config"] = config | {"target": facts_of(theirs, family_of_hf(theirs))}
     out |= _reference(folder, parent, case)
     _save(folder, arrays)
     model_class: Any = getattr(transformers, config["architectures"][0], None)
@@ -132,7 +142,7 @@ def _silent(model_type: str) -> dict[str, Any]:
 
 def writing(config: dict[str, Any]) -> dict[str, Any]:
     """What a config says of the part that writes, where it is one of several."""
-    parts = (config.get(part) for part in ("text_config", "llm_config", "lfm"))
+    parts = (config.get(part) for part in ("text_config", "llm_config", "lfm", "transformer_layer_config"))
     return dict(next(filter(None, parts), None) or _thinking(config) or config)
 
 
@@ -189,7 +199,9 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
         for cls in (model, getattr(model, "Ministral3Model", model)):  # Mistral3Model leaves the work to another
             cls.set_vocab = lambda self: None
         with torch.inference_mode(), _exact_exp(), _without_recursion(), _of_floats():
-            given = {"hparams": known} if case.hparams else {}  # some classes read config.json in a way of their own
+            # some classes read config.json in a way of their own
+            given: dict[str, Any] = {"hparams": known} if case.hparams else {}
+            given |= {"target_model_dir": parent / "target"} if case.target else {}
             model(folder, gguf.LlamaFileType(number), files[dtype], **given).write()
     plain, half = (gguf.GGUFReader(path) for path in files.values())
     tensors = [

@@ -62,7 +62,8 @@ def family_model(name: str) -> tuple[Metadata, Tensors]:
     slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["gguf"]]
     architecture = keys["general.architecture"].value
     keys["tokenizer.ggml.model"] = KV("str", "none")
-    keys[f"{architecture}.vocab_size"] = KV("u32", dict(slots)["token_embd.weight"].shape[0])
+    if (embedding := dict(slots).get("token_embd.weight")) is not None:  # a draft may have its target's
+        keys[f"{architecture}.vocab_size"] = KV("u32", embedding.shape[0])
     if architecture in TYPED:
         types = dict(slots).get("token_types.weight")
         keys["tokenizer.ggml.token_type_count"] = KV("u32", types.shape[0] if types else 1)

@@ -109,6 +109,9 @@ class Case:
     part_type: str = ""  # `model_type` of the part that writes where its config hasn't that of its class
     apart: tuple[str, ...] = ()  # how names of other parts among its own tensors begin
     foreign: tuple[str, ...] = ()  # names that files of the families that its table begins with hold, and its own don't
+    alone: tuple[str, ...] = ()  # tensors of which each may be absent
+    unkept: tuple[str, ...] = ()  # tensors that a GGUF of it leaves out
+    target: str = ""  # the case that a draft model drafts for, in whose folder its tokenizer lies
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
 
     @property

@@ -263,6 +263,7 @@ def drawn(name: str, shape: Sequence[int], generator: Any, spreads: Spreads) -> 
     return (torch.randn(tuple(shape), generator=generator) * std + mean).bfloat16()
 
 
+TOKENS = "d2t"  # from the number of each token that a draft model chooses from to the token's: here every other one
 ROUTES = "tid2eid"  # how the names of tables end that choose the experts of a token
 EXPERTS = 6  # of the small models that have such a table
 
@@ -330,10 +331,12 @@ def _published(case: Case, folder: Path, dtype: str) -> Path:
     size, generator = vocabularies.SIZES[case.tokenizer], torch.Generator().manual_seed(20)
     tensors = {n: drawn(n, s, generator, case.spreads).to(getattr(torch, dtype)) for n, s in case.shapes.items()}
     tensors |= {n: routes(n, s, torch.Generator()) for n, s in case.shapes.items() if n.endswith(ROUTES)}
+    tensors |= {n: torch.arange(*s) for n, s in case.shapes.items() if n == TOKENS}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {"architectures": [case.config], "vocab_size": size, "torch_dtype": dtype, **case.options, **case.said}
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    vocabularies.WRITERS[case.tokenizer](folder)
+    if not case.target:
+        vocabularies.WRITERS[case.tokenizer](folder)
     if case.packed:
         case.packed(folder)
     if case.pools:

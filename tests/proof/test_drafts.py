@@ -4,24 +4,36 @@ and the same tensors after the way back. What they compute can't be asked of eit
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 from tests.oracles import families, gguf_file, models, ours, reference_converter
-from tests.oracles.folders import tensors
+from tests.oracles.families.drafts import TARGETS
+from tests.oracles.folders import assert_same, tensors
 from tests.oracles.llama_loads import Judge
+
+import weighbridge as wb
+from weighbridge.base.errors import FormatError, UsageError
 
 pytestmark = pytest.mark.oracle
 
 DRAFTS = ("gemma4-assistant", "gemma4-unified-assistant")
+WITH_TARGET = [name for name, case in families.CASES.items() if case.target]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     parent = tmp_path_factory.mktemp("drafts")
     return cache(lambda name: models.build(families.CASES[name], parent / name))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    parent = tmp_path_factory.mktemp("targets")
+    return cache(lambda name: models.build(TARGETS[name], parent / name))
 
 
 @pytest.mark.parametrize("name", DRAFTS)
@@ -42,3 +54,108 @@ def test_the_file_is_the_reference_s_and_leads_back(name: str, folder: Callable[
     config = json.loads((back / "config.json").read_text())
     assert config["backbone_hidden_size"] == case.options["backbone_hidden_size"]
     assert "backbone_hidden_size" not in config["text_config"]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0"])
+@pytest.mark.parametrize("name", WITH_TARGET)
+def test_with_its_target_the_file_is_the_reference_s(
+    name: str, dtype: str, folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
+) -> None:
+    case, other = families.CASES[name], target(families.CASES[name].target)
+    pre = TARGETS[case.target].pre
+    mine, theirs = (tmp_path / side / f"{name}.gguf" for side in ("mine", "theirs"))
+    theirs.parent.mkdir()
+    wb.convert(folder(name), mine, dtype=dtype, pre=pre, target_model=other)
+    flags = ("--target-model-dir", str(other))
+    reference_converter.run(reference_converter.Job(str(folder(name)), str(theirs), dtype, pre, case.hparams, flags))
+    assert gguf_file.differences(gguf_file.read(mine), gguf_file.read(theirs)) == []
+    judge = Judge()
+    assert judge.refusal(mine) is None
+    judge.close()
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("name", WITH_TARGET)
+def test_and_leads_back_to_a_folder_that_makes_it_again(
+    name: str, folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
+) -> None:
+    case, other = families.CASES[name], target(families.CASES[name].target)
+    first, again = tmp_path / f"{name}.gguf", tmp_path / "again" / f"{name}.gguf"
+    pre = TARGETS[case.target].pre
+    wb.convert(folder(name), first, dtype="f32", pre=pre, target_model=other)
+    back = ours.to_folder(first, tmp_path / name)
+    given, returned = tensors(folder(name)), tensors(back)
+    layer = next(n for n in given if n.endswith("q_proj.weight")).partition("self_attn.")[0]
+    theirs = next(n for n in returned if n.endswith("q_proj.weight")).partition("self_attn.")[0]
+    assert_same({n.replace(theirs, layer, 1): t for n, t in returned.items()}, given, case.unkept)
+    wb.convert(back, again, dtype="f32", pre=pre, target_model=other)
+    found, expected = (gguf_file.sorted_by_name(gguf_file.read(path)) for path in (again, first))
+    assert gguf_file.differences(found, expected, allowed=_of_the_folder) == []
+
+
+def _of_the_folder(key: str) -> bool:
+    """Whether a key tells of the folder alone: its name, and the weights' number, from which the size is guessed."""
+    return key.startswith("general.") and key not in ("general.file_type", "general.architecture")
+
+
+def test_a_draft_needs_its_target(folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path) -> None:
+    draft, other, out = folder("eagle3"), target("llama"), tmp_path / "x.gguf"
+    with pytest.raises(UsageError, match="LlamaForCausalLMEagle3 is a draft model") as error:
+        wb.convert(draft, out)
+    assert "--target-model" in str(error.value.hint)
+    with pytest.raises(UsageError, match="doesn't apply to LlamaForCausalLM"):
+        wb.convert(other, out, target_model=other)
+    with pytest.raises(UsageError, match=r"isn't a folder with a config\.json"):
+        wb.convert(draft, out, target_model=tmp_path)
+    with pytest.raises(UsageError, match="LlamaForCausalLMEagle3 is a draft model"):
+        wb.quantize(draft, out, "q4_k_m")
+    assert not out.exists()
+    wb.quantize(draft, out, "q8_0", target_model=other, pre=TARGETS["llama"].pre)
+    with wb.open(out) as made:
+        assert made.metadata["eagle3.target_layers"] == [2, 4, 5]
+        assert made["d2t"].dtype == "I64"
+
+
+@pytest.mark.parametrize(("key", "value"), [("vocab_size", 705), ("hidden_size", 96), ("num_hidden_layers", 3)])
+def test_another_target_is_refused_with_both_numbers(
+    key: str, value: int, folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(target("llama"), other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(FormatError) as error:
+        wb.convert(folder("eagle3"), tmp_path / "x.gguf", target_model=other)
+    assert str(value) in str(error.value)
+    assert str({"num_hidden_layers": 4}.get(key, config[key])) in str(error.value)
+
+
+@pytest.mark.parametrize(("at", "value", "reason"), [(1, 0, "a token twice"), (5, 704, "outside the vocabulary")])
+def test_a_map_to_no_token_or_to_one_twice_is_refused(
+    at: int, value: int, reason: str, folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    draft = tmp_path / "draft"
+    shutil.copytree(folder("eagle3"), draft)
+    given = tensors(draft)
+    given["d2t"][at] = value - at
+    save_file(given, draft / "model.safetensors")
+    with pytest.raises(FormatError, match=reason):
+        wb.convert(draft, tmp_path / "x.gguf", target_model=target("llama"), pre=TARGETS["llama"].pre)
+    assert not (tmp_path / "x.gguf").exists()
+
+
+def test_flags_of_the_same_tokens_are_left_out_with_a_note(
+    folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
+) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    draft = tmp_path / "draft"
+    shutil.copytree(folder("eagle3"), draft)
+    flags = {"t2d": torch.arange(704) % 2 == 0}
+    save_file(tensors(draft) | flags, draft / "model.safetensors")
+    made = wb.convert(draft, tmp_path / "x.gguf", target_model=target("llama"), pre=TARGETS["llama"].pre)
+    assert any("t2d" in note for note in made.notes)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32, DType, DTypeLike, Kind, dtype, requested_dtype
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32, I64, DType, DTypeLike, Kind, dtype, requested_dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.spec import Spec
@@ -33,6 +33,9 @@ _F32_ALWAYS: Final = (
     "time_mix_decay_w1.weight", "time_mix_decay_w2.weight", "time_mix_lerp_fused.weight",
 )  # fmt: skip
 
+#: The tokens of a draft model's vocabulary, which graphs use as indices (eagle3.cpp, dflash.cpp).
+TOKEN_MAP: Final = "d2t"
+
 
 def gguf_dtype(name: str, spec: Spec, requested: DType) -> DType:
     """The dtype that the reference converter chooses for a GGUF tensor.
@@ -40,6 +43,8 @@ def gguf_dtype(name: str, spec: Spec, requested: DType) -> DType:
     If a row isn't whole blocks of the `requested` type, that is F16. The caller reports this fallback as a loss.
     """
     weight = name.endswith((".weight", ".lora_a", ".lora_b"))
+    if name == TOKEN_MAP:
+        return I64
     if spec.dtype.kind is Kind.INT:
         return I32
     if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not weight:

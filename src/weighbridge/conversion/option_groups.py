@@ -3,6 +3,7 @@ names."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -47,6 +48,10 @@ class TokenizerOptions:
     pre: str | None = option(
         "Pre-tokenizer, if the source's isn't recognized.", metavar="NAME", section=GGUF, sources=("model",)
     )
+    target_model: str | os.PathLike[str] | None = option(
+        "If SRC is a draft model: the folder of the model that it drafts for.", metavar="MODEL", kind="path",
+        section=GGUF, aliases="target-model-dir", sources=("model",),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

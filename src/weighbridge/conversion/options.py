@@ -153,8 +153,7 @@ class CheckpointOptions(TargetOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CastOptions(DTypeOptions, RequantizeOptions):
-    """The options of every target of tensors. `inexact` applies to quantized tensors that no type of the target holds
-    exactly; "near" stores the same codes with rounded scales."""
+    """`inexact` is for quantized tensors that no type of the target holds exactly; "near" rounds their scales."""
 
     inexact: Literal["float", "near", "refuse"] = option(
         "Quantized tensors that fit no type exactly: floats [default], rounded scales, or an error.", "float",
@@ -469,11 +468,9 @@ def resolve(options: type[Options], source: str, given: Mapping[str, Any], base:
             takers = [target.title for target in TARGETS if name in names_of(target)]
             hint = f"it applies to {', '.join(takers)}" if takers else None
             raise UsageError(f"{flag(name)} doesn't apply to {options.title}", hint=hint)
-        allowed = declared[name].sources
-        if allowed and source not in allowed:
+        if (allowed := declared[name].sources) and source not in allowed:
             raise UsageError(
                 f"{flag(name)} doesn't apply to {_SOURCES.get(source, f'a {source} file')} as the source",
                 hint=f"it applies when {options.title} is written from {' or '.join(_SOURCES[s] for s in allowed)}",
             )
-    values = {name: getattr(base, name) for name in declared} if base is not None else {}
-    return options(**{**values, **given})
+    return options(**{**{name: getattr(base, name) for name in declared if base is not None}, **given})

@@ -67,6 +67,7 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("channels_last", change="ChannelsLast", splits=False),
             LayoutRow("transpose", change="Transposed", transposes=True),
             LayoutRow("shift", change="Shifted"),
+            LayoutRow("absolute", change="Absolute", splits=False),
             LayoutRow("neg_exp", change="NegExp"),
             LayoutRow("exp", change="Exp"),
             LayoutRow("softplus", change="Softplus"),

@@ -26,6 +26,7 @@ from weighbridge.tensors.nodes import (
     QuantizedTensor,
     RowOrder,
     T,
+    add_position,
     apply_function,
     cast,
     centered,
@@ -276,6 +277,20 @@ class Shifted:
 
     def undo(self, node: T) -> T:
         return shift(node, -self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Absolute:
+    """A vector of integers, each relative to its position (Hugging Face: the tokens of a draft model's vocabulary) <->
+    their sums (ggml), in I64."""
+
+    exact: bool = True
+
+    def apply(self, node: T) -> T:
+        return add_position(node)
+
+    def undo(self, node: T) -> T:
+        return add_position(node, -1)
 
 
 @dataclass(frozen=True, slots=True)

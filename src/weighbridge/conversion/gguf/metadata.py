@@ -52,12 +52,12 @@ _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_
 
 def for_gguf(
     model: OpenModel, tensors: Mapping[str, Node], dtype: DType, options: GgufOptions, losses: list[Loss],
-    lists: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    lists: Mapping[str, Sequence[float]] = MappingProxyType({}), target: OpenModel | None = None,
 ) -> dict[str, KV]:  # fmt: skip
     """All key-values of a GGUF for a model folder, in the reference converter's order.
 
-    `dtype`: the type requested for matrices. `lists`: values that the model has in tensors and a GGUF in keys. Losses
-    are added to `losses`.
+    `dtype`: the type requested for matrices. `lists`: values that the model has in tensors and a GGUF in keys.
+    `target`: the model that a draft model drafts for. Losses are added to `losses`.
     """
     place = model.place
     readme, unreadable = card.read_card(place.read("README.md"))
@@ -85,31 +85,39 @@ def for_gguf(
         generation=generation,
     )  # fmt: skip
     listed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
-    keys = assemble(general, {**listed, **architecture}, _vocabulary_keys(model, options, generation, losses))
+    keys = assemble(general, {**listed, **architecture}, _vocabulary_keys(model, options, generation, losses, target))
     check_vocabulary(keys, tensors)
     return with_alignment(keys, options.align)
 
 
 def _vocabulary_keys(
-    model: OpenModel, options: GgufOptions, generation: Mapping[str, Any] | None, losses: list[Loss]
-) -> dict[str, KV]:
-    """The tokenizer's keys. Without a tokenizer: llama.cpp's name for this, and the number of tokens."""
+    model: OpenModel, options: GgufOptions, generation: Mapping[str, Any] | None, losses: list[Loss],
+    target: OpenModel | None = None,
+) -> dict[str, KV]:  # fmt: skip
+    """The tokenizer's keys; `target`: the model whose tokenizer it is, if another. Without one: llama.cpp's name for
+    this, and the number of tokens."""
     if not options.tokenizer:
         losses.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
         size = model.family.effective(model.config).get("vocab_size", model.sizes.get("V"))
         count = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
         types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
         return {**count, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
-    vocab = vocabulary(model, options)
+    entry = model.family.document.draft if target is not None else None
+    reader = model.family if target is None or (entry and entry.tokenizer == "own") else target.family
+    vocab = vocabulary(target or model, options, reader)
     if options.pre not in (None, vocab.pre):
         kind = f"{vocab.kind.value!r}" + (f" with the pre-tokenizer {vocab.pre}" if vocab.pre else "")
         raise UsageError(f"--pre {options.pre} doesn't apply to this tokenizer ({kind})", hint="leave it out")
     losses += [Loss(text, effect="tokens") for text in vocab.losses]
-    return with_tokenizer_keys(to_gguf(vocab), model.config, model.family, generation)
+    keys = to_gguf(vocab)
+    if target is not None and reader is target.family:
+        keys = with_tokenizer_keys(keys, target.config, reader, target.json("generation_config.json"))
+    return with_tokenizer_keys(keys, model.config, model.family, generation)
 
 
-def vocabulary(model: OpenModel, options: GgufOptions) -> Vocab:
-    """The tokenizer of a folder. Raises UnsupportedError, with the option that avoids it, if it can't be read."""
+def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = None) -> Vocab:
+    """The tokenizer of a folder; `reader`: the family whose rules read it, if another. Raises UnsupportedError, with
+    the option that avoids it, if it can't be read."""
 
     def read(name: str) -> bytes | None:
         """Reads a file; adds the model class's default of the vocabulary size to a config.json without one."""
@@ -124,7 +132,8 @@ def vocabulary(model: OpenModel, options: GgufOptions) -> Vocab:
         return data if stated else json.dumps({**config, "vocab_size": default}).encode()
 
     try:
-        return from_hf(read, pre=options.pre, names=model.place.names(), rules=model.family.document.tokenizer)
+        rules = (reader or model.family).document.tokenizer
+        return from_hf(read, pre=options.pre, names=model.place.names(), rules=rules)
     except UnsupportedError as error:
         raise _skippable(error) from None
 

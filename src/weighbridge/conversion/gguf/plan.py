@@ -41,20 +41,22 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     if model.format == "ggml":
         tensors, losses, types = ggml_upgrade.tensors(model, options.dtype)
         draft = PlanBuilder({}, losses=losses)
-        for name, node in tensors.items():
-            draft.tensors[name] = cast_to(name, node, types[name], draft)
+        draft.tensors |= {name: cast_to(name, node, types[name], draft) for name, node in tensors.items()}
         draft.metadata = ggml_upgrade.keys(model, draft.tensors, options, draft.notes)
         return draft
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
+    model, renamed = (model, []) if options.vocab_only else unwrapped(model)
+    family, target = model.family, None
+    if options.target_model is not None or family.document.draft is not None:
+        from weighbridge.conversion.gguf import drafts  # late: few models are drafts
+
+        model, target = drafts.with_target(model, options.target_model)
     if options.vocab_only:  # keys and tokenizer, as with the reference's --vocab-only
-        draft = PlanBuilder({})
-        if len(model.index):
-            draft.losses.append(Loss(f"left out, as asked: {plural(len(model.index), 'tensor')}"))
-        draft.metadata = metadata.for_gguf(model, {}, dtype, options, draft.losses)
+        left_out = Loss(f"left out, as asked: {plural(len(model.index), 'tensor')}")
+        draft = PlanBuilder({}, losses=[left_out] if len(model.index) else [])
+        draft.metadata = metadata.for_gguf(model, {}, dtype, options, draft.losses, target=target)
         return draft
-    model, renamed = unwrapped(model)
-    family = model.family
-    draft = PlanBuilder({})
+    draft = PlanBuilder({}, described=None if target is None else model)
     written = mmproj.add_file(model, draft, towers or options) if options.with_mmproj else ()
     list_unnamed(model, draft, written, mmproj.hint(model))
     unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
@@ -77,7 +79,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
     lists = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
-    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, lists)
+    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, lists, target)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
     if dense:

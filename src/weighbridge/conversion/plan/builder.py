@@ -44,6 +44,8 @@ class PlanBuilder:
     requested: frozenset[str] = frozenset()
     #: further files that are read
     sources: tuple[Path, ...] = ()
+    #: a draft model with its target's settings in its config
+    described: OpenModel | None = None
     #: computes bytes that tensors read
     preparation: Preparation | None = None
 

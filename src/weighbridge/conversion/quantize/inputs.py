@@ -172,7 +172,7 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
     file = {name: getattr(options, name) for name in ("name", "align")}
-    text = {name: getattr(options, name) for name in ("pre", "tokenizer", "with_mmproj")}
+    text = {name: getattr(options, name) for name in ("pre", "target_model", "tokenizer", "with_mmproj")}
     if model.diffusion is not None and model.diffusion.denoises:
         return pictures.plan(model, model.diffusion, GgufOptions(**file, **text), None, unrounded=ftype is not None)
     # the type of all matrices, so that nothing is rounded twice, or F32

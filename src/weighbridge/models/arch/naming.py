@@ -156,7 +156,8 @@ def optional_places(family: FamilyNames, dialect: str, sizes: Sizes, prefix: str
 # (`rope_freqs`) come first. conversion/llama.py `modify_tensors`: a layer's experts are held back until the last of
 # them is read, then written as gate, down, up (w1, w2, w3). So a tensor's position is that of the last tensor of its
 # source. Tensors that a class writes itself (conversion/deepseek.py, kimi_k3.py `generate_extra_tensors`; of Kimi K3
-# only packed experts) come first, layer by layer.
+# only packed experts) come first, layer by layer; those of `write_last` come last (conversion/llama.py
+# `prepare_tensors`).
 
 
 def as_read(files: Mapping[str, str], *, pickled: bool = False) -> list[str]:
@@ -197,6 +198,8 @@ def reference_order(
     def key(name: str) -> tuple[int, int, int]:
         instances = places[name].instances
         role, index = instances[0]
+        if role in gguf.write_last:
+            return 2, 0, 0
         if role in by_layer:
             group, n = by_layer[role]
             return group, index[0], n

@@ -182,7 +182,8 @@ def gguf_to_config(
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
     meta, view = family.document.meta, ArchView(metadata, family.gguf, tensors)
     for key, name in meta.rows.items() if meta is not None else ():
-        store(config, key, view.get(f"#{name}"))
+        if (count := view.get(f"#{name}")) is not None:
+            store(config, key, count)
     for rule in family_rules(family.document.config_rules):
         stated = rule.restore(config) if hasattr(rule, "restore") else {}
         config = {key: value for key, value in {**config, **stated}.items() if value is not None or key not in stated}

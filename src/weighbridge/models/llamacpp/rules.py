@@ -91,8 +91,11 @@ def _sizes(model: Candidate) -> Iterator[LoadRefusal]:
 
 def _fixed(model: Candidate) -> Iterator[LoadRefusal]:
     for key, constant in table().fixed.get(model.architecture, {}).items():
-        if (value := model.get(key)) not in (None, constant):
-            yield LoadRefusal(f"{model.key(key)} is {value}, llama.cpp's graph has {constant}")
+        value, kind = model.get(key), "is"
+        if isinstance(value, Sequence):
+            value, kind = len(value), "has a length of"
+        if value not in (None, constant):
+            yield LoadRefusal(f"{model.key(key)} {kind} {value}, llama.cpp's graph has {constant}")
 
 
 def _experts(model: Candidate) -> Iterator[LoadRefusal]:

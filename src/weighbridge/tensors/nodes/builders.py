@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weighbridge.base.dtypes import F32, U8, DType
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.dtypes import F32, I64, U8, DType, Kind
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
 from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, Mean, UnpackBits, UpgradeBlocks
 from weighbridge.tensors.nodes.elementwise import (
+    AddPosition,
     Centered,
     Elementwise,
     NormalizeRows,
@@ -77,6 +78,15 @@ def shift(node: LogicalTensor, by: float) -> Node:
     if is_floating(node):
         return Shift(node.spec, node, by)
     return shift(cast(node, F32, CastReport()), by)
+
+
+def add_position(node: LogicalTensor, sign: int = 1) -> Node:
+    """Every integer of a vector plus its position, or minus it (`sign` -1), in I64. FormatError for other tensors."""
+    if isinstance(node, QuantizedTensor) or len(node.spec.shape) != 1 or node.spec.dtype.kind is not Kind.INT:
+        raise FormatError("is not a vector of integers", expected="I64 [n]", found=str(node.spec))
+    if isinstance(node, AddPosition) and node.sign == -sign:
+        return node.source
+    return AddPosition(node.spec.with_dtype(I64), cast(node, I64), sign)
 
 
 def scaled(node: T, by: float, *, over: bool = False) -> T:

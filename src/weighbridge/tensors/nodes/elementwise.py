@@ -1,5 +1,6 @@
-"""Nodes that compute each element on its own (`IntCast`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`), with a number
-of the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`, `RescaleRows`)."""
+"""Nodes that compute each element on its own (`IntCast`, `AddPosition`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`),
+with a number of the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`,
+`RescaleRows`)."""
 
 from __future__ import annotations
 
@@ -46,6 +47,17 @@ class IntCast(UnaryNode):
 
     def _kind(self, spec: Spec) -> np.dtype[np.signedinteger]:
         return np.dtype(f"<i{spec.dtype.size}")
+
+
+@dataclass(frozen=True, eq=False)
+class AddPosition(UnaryNode):
+    """Each element of an I64 vector plus its position, or minus it (`sign` -1)."""
+
+    sign: int = 1
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with borrow(RowRange(self.source, lo, hi)) as (values,):
+            np.add(values.view("<i8"), self.sign * np.arange(lo, hi), out=out.view("<i8"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,7 @@ def check_settings(model: OpenModel, draft: PlanBuilder, kind: str) -> list[Loss
     """
     if kind not in _FORMATS or not draft.tensors:
         return []
+    model = draft.described or model
     if model.format == kind == "gguf":
         check_keys(kvs(model.metadata), kvs(draft.metadata))
         return []

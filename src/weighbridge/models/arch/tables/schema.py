@@ -29,7 +29,7 @@ Split = Literal[
 ByKey = dict[str, Any]
 RoleClass = Literal[
     "linear", "norm", "bias", "expert", "embedding", "head", "router", "state", "factors", "conv", "position", "types",
-    "sinks",
+    "sinks", "tokens",
 ]  # fmt: skip
 
 
@@ -95,6 +95,7 @@ class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
     write_groups: Annotated[list[Words], _doc("roles that are written one after another")] = []
     write_first: Annotated[Words, _doc("roles of a source in this dialect that are written before all others")] = []
     write_by_layer: Annotated[list[Words], _doc("groups of roles that are written first, by layer")] = []
+    write_last: Annotated[Words, _doc("roles that are written after all others")] = []
     write_packed_first: Annotated[
         bool, _doc("packed `write_groups` are written first, by layer, and determine the file's type")
     ] = False
@@ -333,6 +334,16 @@ class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
     graph_unrotated: Annotated[int, _doc("n if llama.cpp's graph doesn't rotate every n-th layer")] = 1
 
 
+class DraftEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[draft]`: a draft model, whose tokenizer and part of whose settings are those of the model that it drafts for:
+    `target` in its effective config."""
+
+    width: Annotated[str, _doc("key of the effective config that must equal the target's `hidden_size`")]
+    tokenizer: Annotated[
+        Literal["own", "target"], _doc("family whose rules read the target's tokenizer: its own, or the target's")
+    ] = "target"
+
+
 class OverruledEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[overruled]`: a key of config.json whose value transformers replaces; `wb prove` restores it before it runs."""
 
@@ -420,6 +431,7 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
         _doc("how ranks split a role: by outputs (`column`), by inputs (`row`), or not; see mixins/common.toml"),
     ] = {}
     layer_rules: LayerRulesEntry = LayerRulesEntry()
+    draft: DraftEntry | None = None
     overruled: Annotated[dict[str, OverruledEntry], _doc("keys of config.json that transformers overrules")] = {}
     mlx: MlxEntry = MlxEntry()
     tokenizer: TokenizerEntry | None = None

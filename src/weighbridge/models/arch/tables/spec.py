@@ -144,6 +144,7 @@ class Dialect:
     write_by_layer: tuple[tuple[str, ...], ...] = ()
     kept_dtypes: Mapping[str, str] = field(default_factory=dict)
     write_packed_first: bool = False
+    write_last: tuple[str, ...] = ()
 
     def prefix_for(self, prefix: str | None, hf_prefixes: Sequence[str]) -> str:
         """The dialect's prefix that corresponds to a class's Hugging Face prefix; None: the first."""
@@ -234,7 +235,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         name, tuple(templates.values()), tuple(entry.prefixes), tuple(t for d in chain for t in table.drop.get(d, ())),
         entry.order, tuple(map(tuple, entry.write_groups)), tuple(entry.write_first), entry.block_dtype,
         tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
-        entry.write_packed_first,
+        entry.write_packed_first, tuple(entry.write_last),
     )  # fmt: skip
 
 

@@ -1,0 +1,76 @@
+"""Draft models, which propose the next tokens of a larger one, their target: its folder has their tokenizer, and
+settings that their own configs don't repeat.
+
+Follows conversion/llama.py `LlamaModel` (EAGLE-3) and conversion/qwen.py `DFlashModel` (llama.cpp b11549).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.containers.base import Index
+from weighbridge.conversion.dtype_policy import TOKEN_MAP
+from weighbridge.models.arch.family import Family
+from weighbridge.models.archives import resolve
+from weighbridge.models.locate import Place
+from weighbridge.models.model import OpenModel
+from weighbridge.tensors.nodes import add_position
+
+_CONFIG: Final = "config.json"
+_FACTS: Final = ("hidden_size", "num_hidden_layers", "vocab_size")
+
+
+def with_target(model: OpenModel, path: str | os.PathLike[str] | None) -> tuple[OpenModel, OpenModel]:
+    """Returns a draft model with its target's settings in its config, and the target without its weights.
+
+    Raises UsageError if the model is no draft or has no target, and FormatError, with both numbers, if the target has
+    another width or vocabulary, or if the draft's map doesn't lead to different tokens: llama.cpp writes the logit of
+    each there.
+    """
+    known_class = model.family.architecture(model.config)
+    cls = known_class.name if known_class is not None else model.family.name
+    if (entry := model.family.document.draft) is None:
+        raise UsageError(f"--target-model doesn't apply to {cls}", hint="it applies to draft models; leave it out")
+    if path is None:
+        raise UsageError(
+            f"{cls} is a draft model, whose tokenizer and layers are those of another model",
+            hint="name the folder of the model that it drafts for: --target-model MODEL",
+        )
+    folder = resolve(path)
+    if not (folder.is_dir() and (folder / _CONFIG).is_file()):
+        raise UsageError(f"{path} isn't a folder with a {_CONFIG}", hint="name the folder of the target model")
+    target = OpenModel(Place(folder, (), folder), Index("safetensors", (), ()), model.arch_file)
+    known = facts_of(target.config, target.family)
+    config = {**model.config, "target": known}
+    model = replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
+    own = model.family.effective(model.config)
+    for key, theirs in (("vocab_size", "vocab_size"), (entry.width, "hidden_size")):
+        if known.get(theirs) != own.get(key):
+            raise FormatError(
+                f"the draft model is for another model than {target.place.path}", field=key, expected=own.get(key),
+                found=known.get(theirs), hint="name the model that it was trained for",
+            )  # fmt: skip
+    if (node := model.logical.get(TOKEN_MAP)) is not None:
+        tokens, size = add_position(node).read_all().view("<i8"), model.sizes["V"]
+        if (outside := tokens[(tokens < 0) | (tokens >= size)]).size:
+            raise FormatError("leads to a token outside the vocabulary", field=TOKEN_MAP,
+                              expected=f"0 to {size - 1:,}", found=int(outside[0]))  # fmt: skip
+        numbers, counts = np.unique(tokens, return_counts=True)
+        if len(numbers) < len(tokens):
+            raise FormatError("leads to a token twice", field=TOKEN_MAP, found=int(numbers[counts > 1][0]))
+    return model, target
+
+
+def facts_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The settings of a target that rules of drafts read, by its config."""
+    facts = family.effective(config)
+    known = {key: facts[key] for key in _FACTS if facts.get(key) is not None}
+    sections = {"mrope": True} if "mrope_section" in facts.get("rope", {}) else {}
+    return {**known, **sections, "architectures": config.get("architectures")}
