@@ -336,6 +336,8 @@ def _published(case: Case, folder: Path, dtype: str) -> Path:
     vocabularies.WRITERS[case.tokenizer](folder)
     if case.packed:
         case.packed(folder)
+    if case.finish:
+        case.finish(folder)
     if case.pools:
         _write_pooling(folder, config["hidden_size"])
     return folder

@@ -8,6 +8,7 @@ an image or video model: `conversion/gguf/diffusion.py`
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 from weighbridge.base.dtypes import DType, requested_dtype
@@ -24,6 +25,7 @@ from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.tables.values import multiplier
+from weighbridge.models.config.keys import rules
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings import mlx_affine_bridge
@@ -76,7 +78,9 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
     lists = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
-    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, lists)
+    has_key = options.tokenizer and ["untrained"] in map(attrgetter("config"), rules(family).keys)
+    untrained = metadata.untrained_tokens(model, named[metadata.EMBEDDING], options) if has_key else []
+    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, lists, untrained)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
     if dense:

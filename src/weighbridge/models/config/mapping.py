@@ -60,13 +60,15 @@ class HfConfig(NamedTuple):
 
 def config_to_gguf(
     config: Mapping[str, Any], family: Family, *, file_type: int, pooling: int | None = None,
-    generation: Mapping[str, Any] | None = None,
+    generation: Mapping[str, Any] | None = None, untrained: Sequence[int] = (),
 ) -> dict[str, KV]:  # fmt: skip
     """Returns the architecture's key-values, from `block_count` to `token_type_count`, in order.
 
     `file_type`: a llama_ftype. `pooling`: see `pooling.pooling_type`. `generation`: generation_config.json.
+    `untrained`: added tokens whose embedding is zero.
     """
     facts = {**family.effective(config), "file_type": file_type, "pooling": pooling, "generation": generation}
+    facts["untrained"] = untrained
     out: dict[str, KV] = {}
     for row in rules(family).keys:
         if (kv := to_kv(row, facts)) is not None:
