@@ -99,8 +99,9 @@ def _stored_tensors(
     model: OpenModel, name: str, node: LogicalTensor, requested: DType, options: GgufOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """The stored tensors of a logical one: the tensor, and a scale if its blocks need one."""
-    kept = dtype_policy.kept_dtype(name, node.spec, storage_name(node), model.family.dialects["gguf"].kept_dtypes)
-    dtype = kept or dtype_policy.gguf_dtype(name, node.spec, requested)
+    dialect = model.family.dialects["gguf"]
+    kept = dtype_policy.kept_dtype(name, node.spec, storage_name(node), dialect.kept_dtypes)
+    dtype = kept or dtype_policy.gguf_dtype(name, node.spec, requested, dialect.f32)
     if isinstance(node, QuantizedTensor):
         if kept is None:
             # the reference keeps the codes of a family's native blocks (gpt-oss: MXFP4) for every requested type
