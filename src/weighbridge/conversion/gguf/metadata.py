@@ -53,11 +53,11 @@ _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_
 
 def for_gguf(
     model: OpenModel, tensors: Mapping[str, Node], dtype: DType, options: GgufOptions, losses: list[Loss],
-    lists: Mapping[str, Sequence[float]] = MappingProxyType({}), untrained: Sequence[int] = (),
+    numbers: Mapping[str, Sequence[float] | float] = MappingProxyType({}), untrained: Sequence[int] = (),
 ) -> dict[str, KV]:  # fmt: skip
     """All key-values of a GGUF for a model folder, in the reference converter's order.
 
-    `dtype`: the type requested for matrices. `lists`: values that the model has in tensors and a GGUF in keys.
+    `dtype`: the type requested for matrices. `numbers`: values that the model has in tensors and a GGUF in keys.
     `untrained`: see `untrained_tokens`. Losses are added to `losses`.
     """
     place = model.place
@@ -85,8 +85,8 @@ def for_gguf(
         pooling=pooling_of(model) if options.rerank is None else sentence.pooling_type(place.read),
         generation=generation, untrained=untrained,
     )  # fmt: skip
-    listed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
-    keys = assemble(general, {**listed, **architecture}, _vocabulary_keys(model, options, generation, losses))
+    stated = {key: Leading("f32" if isinstance(v, float) else "arr[f32]", v) for key, v in numbers.items()}
+    keys = assemble(general, {**stated, **architecture}, _vocabulary_keys(model, options, generation, losses))
     check_vocabulary(keys, tensors)
     return with_alignment(keys, options.align)
 

@@ -77,10 +77,10 @@ def to_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
-    lists = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
+    numbers = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
     has_key = options.tokenizer and ["untrained"] in map(attrgetter("config"), rules(family).keys)
     untrained = metadata.untrained_tokens(model, named[metadata.EMBEDDING], options) if has_key else []
-    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, lists, untrained)
+    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
     if dense:

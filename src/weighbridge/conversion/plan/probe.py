@@ -119,11 +119,11 @@ def zero_rows(node: LogicalTensor, first: int) -> list[int]:
     return found
 
 
-def numbers(name: str, node: LogicalTensor) -> list[float]:
-    """A short vector's values, rounded to F32. Raises FormatError if the vector is too long for a key."""
+def numbers(name: str, node: LogicalTensor) -> list[float] | float:
+    """A short vector's values, or a scalar's, rounded to F32. Raises FormatError if the vector is too long for a key."""
     if node.spec.nbytes > _LONGEST:
         raise FormatError(
             "is too long for a key", field=name, expected=f"at most {_LONGEST} bytes", found=str(node.spec)
         )
     values: list[float] = cast(node, F32).read_all().view(np.float32).tolist()
-    return values
+    return values if node.spec.shape else values[0]

@@ -38,7 +38,7 @@ def tensors(family: Family, sizes: Sizes, metadata: Mapping[str, Any]) -> dict[s
 
     places = family.expansion("gguf", sizes).places
     lists = {key: _numbers(key, metadata[key], math.prod(places[key].shape)) for key in keys}
-    return {name: const(np.array(values, dtype="<f4"), F32) for name, values in lists.items()}
+    return {name: const(np.array(values, dtype="<f4").reshape(places[name].shape), F32) for name, values in lists.items()}
 
 
 def _numbers(key: str, value: Any, count: int) -> list[float]:

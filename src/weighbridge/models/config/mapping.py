@@ -170,6 +170,7 @@ def gguf_to_config(
         sizes = family.sizes_from_gguf(metadata, tensors)
         layers = _Layers(dict(sizes.layers), sizes[next(iter(family.index.values()))])
     mapped = {f"{family.gguf}.vocab_size", *_restore(config, metadata, family, layers), *dense_keys_of(family, tensors)}
+    mapped |= family.metadata_names()
     prefix = f"{family.gguf}."
     losses = [f"{key} is not carried over" for key in metadata if key.startswith(prefix) and key not in mapped]
     losses += _restore_rotation(config, metadata, family, tensors, vectors)
