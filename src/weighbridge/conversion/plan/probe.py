@@ -120,7 +120,7 @@ def zero_rows(node: LogicalTensor, first: int) -> list[int]:
 
 
 def numbers(name: str, node: LogicalTensor) -> list[float] | float:
-    """A short vector's values, or a scalar's, rounded to F32. Raises FormatError if the vector is too long for a key."""
+    """A short vector's values, or a scalar's, in F32. Raises FormatError if the vector is too long for a key."""
     if node.spec.nbytes > _LONGEST:
         raise FormatError(
             "is too long for a key", field=name, expected=f"at most {_LONGEST} bytes", found=str(node.spec)
