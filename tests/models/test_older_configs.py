@@ -167,8 +167,8 @@ def _last_with_experts(stated: dict[str, Any]) -> int:
     return max(n for n, layer in enumerate(layers) if isinstance(layer, theirs.Ernie4_5_MoeSparseMoeBlock))
 
 
-#: transformers 5.23 refuses the config that this class has by default, or another number of heads alone
-WITHOUT_DEFAULTS = ("gemma4_assistant", "glm5_next_text")
+#: transformers 5.23 refuses the config that this class has by default
+WITHOUT_DEFAULTS = ("gemma4_assistant",)
 #: transformers' class of this model type reads other configs
 NAMESAKES = ("BitnetForCausalLM", "BailingMoeV3ForCausalLM")
 

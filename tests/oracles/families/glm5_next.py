@@ -75,6 +75,7 @@ def _shapes(further: int) -> Shapes:
 
 _UNHELD = frozenset({
     "text_config", "vision_config", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "linear_attn_config",
+    "model_type",
 })  # fmt: skip
 # The indexer picks all tokens: llama.cpp keeps its keys in F16, so that others come first where scores are near.
 _FLAT = {key: value for key, value in _TEXT.items() if key not in ("mlp_layer_types", "linear_attn_config")} | {
@@ -90,6 +91,7 @@ CASES = table(
         shapes=_shapes(1),
         beside=("model.visual.blocks.0.norm1.weight",),
         part_type="glm5_next_text",
+        defaults={"model_type": "glm5_next"},
         taken="glm5_next",
         unheld=_UNHELD,
         words={
@@ -109,5 +111,5 @@ CASES = table(
 )
 UNSAID: dict[str, dict[str, Any]] = {
     "glm5-next": {"hidden_act": "relu", "attention_bias": True, "scoring_func": "softmax", "n_group": 2, "hc_mult": 2}
-    | {"linear_num_heads": 2, "mla_use_nope": False, "head_dim": 32},
+    | {"linear_num_heads": 2, "mla_use_nope": False},
 }
