@@ -150,7 +150,8 @@ SEEN = {
 REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
         "dec_only", "q_norm", "k_norm", "q_swa", "o_swa", "attn_gate_swa",
-        "vision_qkv", "vision_o", "vision_gate", "vision_up", "vision_down"}  # fmt: skip
+        "vision_qkv", "vision_o", "vision_gate", "vision_up", "vision_down", "lightning_qkv", "lightning_norm",
+        "lightning_o", "q_gain"}  # fmt: skip
 NORMS = {"ssm_norm"}
 
 

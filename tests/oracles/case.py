@@ -103,6 +103,7 @@ class Case:
     mtp: bool = False  # a layer that predicts further tokens behind the others
     # what packs its folder as it is published: experts in MXFP4 and the rest in bfloat16, and whatever else
     packed: Callable[[Path], None] | None = None
+    finish: Callable[[Path], None] | None = None  # what else is done to its folder
     by_rank: tuple[str, ...] = ()  # tensors whose packed forms have their rows rank by rank, and are refused
     returns: bool = True  # whether a GGUF of its folder gives that back, byte for byte
     beside: tuple[str, ...] = ()  # names of other parts of the model in published files

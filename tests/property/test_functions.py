@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.costs import traced_memory
 from tests.examples import examples
 
-from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
+from weighbridge.base.dtypes import BF16, F16, F32, Q8_0, DType
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions, nodes
 from weighbridge.tensors.functions import exp, log, log_expm1, log_neg, neg_exp, softplus
-from weighbridge.tensors.layouts import swapped_order
+from weighbridge.tensors.layouts import NegatedHalves, swapped_order
+from weighbridge.tensors.nodes import cast, const
 
 FLOATS = st.floats(-80, 80, width=32)
 
@@ -250,3 +251,16 @@ def test_a_vector_minus_its_mean() -> None:
     values = np.random.default_rng(2).standard_normal(37).astype(np.float32)
     found = nodes.centered(nodes.const(values, F32)).read_all().view(np.float32)
     assert np.array_equal(found, values - values.mean(dtype=np.float64).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_the_second_half_of_each_head_changes_its_sign(dtype: DType) -> None:
+    values = np.arange(1, 25, dtype=np.float32).reshape(12, 2)
+    node = cast(const(values, F32), dtype)
+    turned = NegatedHalves(3).apply(node)
+    assert turned.spec == node.spec
+    signs = np.array([1, 1, -1, -1] * 3, dtype=np.float32)[:, None]
+    assert np.array_equal(cast(turned, F32).read_all().view("<f4").reshape(12, 2), values * signs)
+    assert NegatedHalves(3).undo(turned).read_all().tobytes() == node.read_all().tobytes()
+    with pytest.raises(FormatError, match="heads don't divide the rows"):
+        NegatedHalves(5).apply(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
@@ -37,10 +37,11 @@ _F32_ALWAYS: Final = (
 TOKEN_MAP: Final = "d2t"
 
 
-def gguf_dtype(name: str, spec: Spec, requested: DType) -> DType:
+def gguf_dtype(name: str, spec: Spec, requested: DType, f32: Sequence[str] = ()) -> DType:
     """The dtype that the reference converter chooses for a GGUF tensor.
 
     If a row isn't whole blocks of the `requested` type, that is F16. The caller reports this fallback as a loss.
+    `f32`: of the family's GGUF dialect.
     """
     weight = name.endswith((".weight", ".lora_a", ".lora_b"))
     if name == TOKEN_MAP:
@@ -48,6 +49,8 @@ def gguf_dtype(name: str, spec: Spec, requested: DType) -> DType:
     if spec.dtype.kind is Kind.INT:
         return I32
     if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not weight:
+        return F32
+    if f32 and any(part in name for part in f32):
         return F32
     return F16 if spec.shape[-1] % requested.block else requested
 

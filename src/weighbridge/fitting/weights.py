@@ -84,7 +84,7 @@ def _converted(model: OpenModel, dialect: str, prefix: str) -> Iterator[tuple[st
     family, sizes = model.family, model.sizes
     dtypes = {entry.dtype for entry in model.index if len(entry.shape) > 1}
     dtype = next((half for half in (BF16, F16) if dtypes == {half}), F32)
-    metadata_tensors = set(family.metadata_names())
+    metadata_tensors, f32 = set(family.metadata_names()), family.dialects["gguf"].f32
     # Optional roles that the source has. A packed weight is recognised by its name without ending.
     names, slots = model.index.by_name, list(optional_places(family, dialect, sizes, prefix))
     absent = [slot for slot in slots if slot.name not in names]
@@ -98,4 +98,4 @@ def _converted(model: OpenModel, dialect: str, prefix: str) -> Iterator[tuple[st
         follows = formula is not None and MAKERS[formula](sizes.facts) is not None  # from the config
         if slot.need is None or follows or not present.isdisjoint(slot.instances):
             shape = without_leading_ones(slot.shape)
-            yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype))
+            yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype, f32))

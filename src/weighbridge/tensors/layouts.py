@@ -190,6 +190,13 @@ def _take_turns(times: int, groups: int, heads: int, width: int) -> NDArray[np.i
     return order.reshape(times, groups, heads // groups, width).swapaxes(1, 2).ravel()
 
 
+def _halves_apart_order(rows: int, heads: int) -> NDArray[np.int64]:
+    """The order of the first halves of all heads, then the second halves."""
+    if heads <= 0 or rows % (2 * heads):
+        raise FormatError("heads don't divide the rows", expected=f"a multiple of {2 * heads}", found=rows)
+    return np.arange(rows, dtype=np.int64).reshape(heads, 2, -1).swapaxes(0, 1).ravel()
+
+
 @dataclass(frozen=True, slots=True)
 class TiledColumns:
     """As `tiled_order`, for the columns of a matrix whose inputs are the heads. Each row is split into its heads; a
@@ -411,6 +418,25 @@ class Multiplied:
     def undo(self, node: T) -> T:
         ones = shift(zeros(node.spec.shape, F32), 1.0)
         return concat([ones, cast(node, F32)])
+
+
+@dataclass(frozen=True, slots=True)
+class NegatedHalves:
+    """The rows of the second half of each head, with the other sign: queries and keys that rotate the other way
+    (Hugging Face's Talkie) <-> as llama.cpp rotates."""
+
+    heads: int
+    exact: bool = True
+
+    def apply(self, node: T) -> T:
+        plain = node if is_plain(node) else decode(node, "half of its rows change their sign")
+        rows, *columns = plain.spec.shape
+        apart = gather(plain, ordered(_halves_apart_order, rows, self.heads))
+        upper, lower = (slice_rows(apart, start, (rows // 2, *columns)) for start in (0, rows // 2))
+        joined = concat([upper, cast(scaled(lower, -1.0), plain.spec.dtype)])
+        return gather(joined, inverse(_halves_apart_order, rows, self.heads))
+
+    undo = apply
 
 
 def times(*factors: float) -> Times:

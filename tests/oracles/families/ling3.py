@@ -7,6 +7,7 @@ from typing import Any
 from tests.oracles import vocabularies
 from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA, LATENT
+from tests.oracles.families.published import renamed
 from tests.oracles.families.wrapped import Shapes
 
 _CONFIG: dict[str, Any] = GQA | BPE | {
@@ -89,6 +90,19 @@ CASES = table(
         head="BailingMoeV3ForCausalLM",
         runs=False,
         hparams=_CONFIG,  # transformers 5.23 keeps the settings under other names, which the reference doesn't know
+    ),
+    # ... the language model of one that sees, whose positions have three parts
+    Case(
+        "ling3-vl",
+        "BailingMoeV3VLForConditionalGeneration",
+        "none",
+        {"model_type": "bailing_hybrid_vl", "text_config": _PLAIN | {"mrope_section": [4, 2, 2]}},
+        shapes=renamed(_shapes(layers=4, lora=False), {"model.": "model.language_model."}),
+        defaults=_DEFAULTS,
+        part_type="bailing_hybrid",
+        taken="bailing_hybrid_vl",
+        beside=("model.visual.blocks.0.norm1.weight", "visual.merger.norm.weight", "linear_proj.0.weight"),
+        unheld=frozenset({"vocab_size"}),
     ),
     # ... with queries of full rank, and without the further layer
     like(

@@ -19,6 +19,7 @@ from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import kvs
 from weighbridge.conversion.dtype_policy import FTYPES, KEPT_FTYPES
 from weighbridge.conversion.options import GgufOptions
+from weighbridge.conversion.plan import probe
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config import card
@@ -31,7 +32,7 @@ from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf, to_gguf, to_hf
 from weighbridge.models.tokenizer import losses as tokenizer_losses
-from weighbridge.tensors.nodes import Encode, Node
+from weighbridge.tensors.nodes import Encode, LogicalTensor, Node
 
 #: Keys of config.json that describe how weights are stored: their type, their packing.
 WEIGHT_TYPES: Final = ("torch_dtype", "dtype")
@@ -45,19 +46,20 @@ _ALIGNMENT: Final = "general.alignment"
 _FILE_TYPE: Final = "general.file_type"
 _MODEL: Final = "tokenizer.ggml.model"
 _TOKENS: Final = "tokenizer.ggml.tokens"
-_EMBEDDING: Final = "token_embd.weight"
+EMBEDDING: Final = "token_embd.weight"
 _TYPE_COUNT: Final = "tokenizer.ggml.token_type_count"  # llama.cpp runs no BERT without it
 _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_set_vocab_none`
 
 
 def for_gguf(
     model: OpenModel, tensors: Mapping[str, Node], dtype: DType, options: GgufOptions, losses: list[Loss],
-    lists: Mapping[str, Sequence[float]] = MappingProxyType({}), target: OpenModel | None = None,
+    numbers: Mapping[str, Sequence[float] | float] = MappingProxyType({}), untrained: Sequence[int] = (),
+    target: OpenModel | None = None,
 ) -> dict[str, KV]:  # fmt: skip
     """All key-values of a GGUF for a model folder, in the reference converter's order.
 
-    `dtype`: the type requested for matrices. `lists`: values that the model has in tensors and a GGUF in keys.
-    `target`: the model that a draft model drafts for. Losses are added to `losses`.
+    `dtype`: the type requested for matrices. `numbers`: values that the model has in tensors and a GGUF in keys.
+    `untrained`: see `untrained_tokens`. `target`: the model that a draft model drafts for. Losses are added to `losses`.
     """
     place = model.place
     readme, unreadable = card.read_card(place.read("README.md"))
@@ -82,10 +84,10 @@ def for_gguf(
     architecture = config_to_gguf(
         model.config, model.family, file_type=file_type(tensors, dtype, model.family),
         pooling=pooling_of(model) if options.rerank is None else sentence.pooling_type(place.read),
-        generation=generation,
+        generation=generation, untrained=untrained,
     )  # fmt: skip
-    listed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
-    keys = assemble(general, {**listed, **architecture}, _vocabulary_keys(model, options, generation, losses, target))
+    stated = {key: Leading("f32" if isinstance(v, float) else "arr[f32]", v) for key, v in numbers.items()}
+    keys = assemble(general, {**stated, **architecture}, _vocabulary_keys(model, options, generation, losses, target))
     check_vocabulary(keys, tensors)
     return with_alignment(keys, options.align)
 
@@ -138,9 +140,15 @@ def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = N
         raise _skippable(error) from None
 
 
+def untrained_tokens(model: OpenModel, embedding: LogicalTensor, options: GgufOptions) -> list[int]:
+    """The added tokens whose row of the embedding is zero, which llama.cpp then never samples (conversion/minimax.py
+    `MiniMaxText01Model._get_suppress_tokens`, b11549). Reads the rows of all added tokens."""
+    return probe.zero_rows(embedding, vocabulary(model, options).own_tokens)
+
+
 def check_vocabulary(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> None:
     """Raises FormatError if tokens and embedding rows differ in number: llama.cpp doesn't load such a file."""
-    tokens, embedding = keys.get(_TOKENS), tensors.get(_EMBEDDING)
+    tokens, embedding = keys.get(_TOKENS), tensors.get(EMBEDDING)
     if tokens is not None and embedding is not None and len(tokens.value) != (rows := embedding.spec.shape[0]):
         raise FormatError(
             "the tokenizer doesn't fit the embedding, so llama.cpp would refuse the GGUF", field="tokens",

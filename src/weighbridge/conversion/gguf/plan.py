@@ -8,6 +8,7 @@ an image or video model: `conversion/gguf/diffusion.py`
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 from weighbridge.base.dtypes import DType, requested_dtype
@@ -24,6 +25,7 @@ from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.tables.values import multiplier
+from weighbridge.models.config.keys import rules
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings import mlx_affine_bridge
@@ -78,8 +80,10 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
-    lists = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
-    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, lists, target)
+    numbers = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
+    has_key = options.tokenizer and ["untrained"] in map(attrgetter("config"), rules(family).keys)
+    untrained = metadata.untrained_tokens(model, named[metadata.EMBEDDING], options) if has_key else []
+    draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
     if dense:
@@ -98,8 +102,9 @@ def _stored_tensors(
     model: OpenModel, name: str, node: LogicalTensor, requested: DType, options: GgufOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """The stored tensors of a logical one: the tensor, and a scale if its blocks need one."""
-    kept = dtype_policy.kept_dtype(name, node.spec, storage_name(node), model.family.dialects["gguf"].kept_dtypes)
-    dtype = kept or dtype_policy.gguf_dtype(name, node.spec, requested)
+    dialect = model.family.dialects["gguf"]
+    kept = dtype_policy.kept_dtype(name, node.spec, storage_name(node), dialect.kept_dtypes)
+    dtype = kept or dtype_policy.gguf_dtype(name, node.spec, requested, dialect.f32)
     if isinstance(node, QuantizedTensor):
         if kept is None:
             # the reference keeps the codes of a family's native blocks (gpt-oss: MXFP4) for every requested type

@@ -5,6 +5,7 @@ rounding        how far are they from it?
 smallest_exact  what is the narrowest type of each float tensor? (reads all of them, on request only)
 narrowest       does the type of the matrices hold every vector exactly too?
 is_zero         is a vector all zeros?
+zero_rows       which rows of a matrix are zero?
 numbers         the values of a tensor that becomes a key of a GGUF
 """
 
@@ -107,11 +108,22 @@ def is_zero(node: LogicalTensor) -> bool:
     return isinstance(node, Node) and node.spec.nbytes <= _LONGEST and not any(node.read_all())
 
 
-def numbers(name: str, node: LogicalTensor) -> list[float]:
-    """A short vector's values, rounded to F32. Raises FormatError if the vector is too long for a key."""
+def zero_rows(node: LogicalTensor, first: int) -> list[int]:
+    """The rows from `first` on that are all zeros. Reads them in slabs."""
+    floats, rows = cast(node, F32), node.spec.rows
+    step = max(SLAB // max(floats.spec.row_bytes, 1), 1)
+    found: list[int] = []
+    for low in range(first, rows, step):
+        slab = floats.read(low, min(low + step, rows)).view(np.float32).reshape(-1, node.spec.shape[-1])
+        found += (low + np.flatnonzero(~slab.any(axis=1))).tolist()
+    return found
+
+
+def numbers(name: str, node: LogicalTensor) -> list[float] | float:
+    """A short vector's values, or a scalar's, in F32. Raises FormatError if the vector is too long for a key."""
     if node.spec.nbytes > _LONGEST:
         raise FormatError(
             "is too long for a key", field=name, expected=f"at most {_LONGEST} bytes", found=str(node.spec)
         )
     values: list[float] = cast(node, F32).read_all().view(np.float32).tolist()
-    return values
+    return values if node.spec.shape else values[0]

@@ -374,7 +374,7 @@ def _plan(
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
     whole = (*runs, *block)
-    if dialect in (*members[0].unstacked, *members[0].as_metadata):
+    if block and dialect in (*members[0].unstacked, *members[0].as_metadata):
         whole = (math.prod(runs) * block[0], *block[1:])
     whole = dimensions_of(template.shape, sizes) or whole
     layers = _layers(members[0], sizes, counts[named[0]]) if named else None

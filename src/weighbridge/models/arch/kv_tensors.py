@@ -37,8 +37,9 @@ def tensors(family: Family, sizes: Sizes, metadata: Mapping[str, Any]) -> dict[s
     from weighbridge.tensors.nodes import const
 
     places = family.expansion("gguf", sizes).places
-    lists = {key: _numbers(key, metadata[key], math.prod(places[key].shape)) for key in keys}
-    return {name: const(np.array(values, dtype="<f4"), F32) for name, values in lists.items()}
+    shapes = {key: places[key].shape for key in keys}
+    lists = {key: _numbers(key, metadata[key], math.prod(shape)) for key, shape in shapes.items()}
+    return {name: const(np.array(v, dtype="<f4").reshape(shapes[name]), F32) for name, v in lists.items()}
 
 
 def _numbers(key: str, value: Any, count: int) -> list[float]:

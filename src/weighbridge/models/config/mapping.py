@@ -60,13 +60,15 @@ class HfConfig(NamedTuple):
 
 def config_to_gguf(
     config: Mapping[str, Any], family: Family, *, file_type: int, pooling: int | None = None,
-    generation: Mapping[str, Any] | None = None,
+    generation: Mapping[str, Any] | None = None, untrained: Sequence[int] = (),
 ) -> dict[str, KV]:  # fmt: skip
     """Returns the architecture's key-values, from `block_count` to `token_type_count`, in order.
 
     `file_type`: a llama_ftype. `pooling`: see `pooling.pooling_type`. `generation`: generation_config.json.
+    `untrained`: added tokens whose embedding is zero.
     """
     facts = {**family.effective(config), "file_type": file_type, "pooling": pooling, "generation": generation}
+    facts["untrained"] = untrained
     out: dict[str, KV] = {}
     for row in rules(family).keys:
         if (kv := to_kv(row, facts)) is not None:
@@ -168,6 +170,7 @@ def gguf_to_config(
         sizes = family.sizes_from_gguf(metadata, tensors)
         layers = _Layers(dict(sizes.layers), sizes[next(iter(family.index.values()))])
     mapped = {f"{family.gguf}.vocab_size", *_restore(config, metadata, family, layers), *dense_keys_of(family, tensors)}
+    mapped |= family.metadata_names()
     prefix = f"{family.gguf}."
     losses = [f"{key} is not carried over" for key in metadata if key.startswith(prefix) and key not in mapped]
     losses += _restore_rotation(config, metadata, family, tensors, vectors)

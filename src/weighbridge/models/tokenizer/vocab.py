@@ -84,6 +84,7 @@ class Vocab:
     strip_accents: bool | None = None
     token_type_count: int | None = None
     suppress: Sequence[int] = ()
+    own_tokens: int = 0  # tokens of the vocabulary's own file, without added ones; byte-level BPE only
     templates: tuple[ChatTemplate, ...] = ()
     max_length: int | None = None
     losses: tuple[str, ...] = ()

@@ -100,6 +100,7 @@ class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
         bool, _doc("packed `write_groups` are written first, by layer, and determine the file's type")
     ] = False
     block_dtype: Annotated[str | None, _doc("block type whose codes these names hold unchanged")] = None
+    f32: Annotated[Words, _doc("parts of the names of further matrices that are always F32")] = []
     kept_dtypes: Annotated[dict[str, str], _doc("types that are kept, and the type that each is written as")] = {}
     without: Annotated[Words | None, _doc("sets of layers that it doesn't hold")] = None
     mtp_prefixes: Annotated[

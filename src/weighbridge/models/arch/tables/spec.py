@@ -143,6 +143,7 @@ class Dialect:
     without: tuple[str, ...] = ()
     write_by_layer: tuple[tuple[str, ...], ...] = ()
     kept_dtypes: Mapping[str, str] = field(default_factory=dict)
+    f32: tuple[str, ...] = ()
     write_packed_first: bool = False
     write_last: tuple[str, ...] = ()
 
@@ -235,7 +236,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         name, tuple(templates.values()), tuple(entry.prefixes), tuple(t for d in chain for t in table.drop.get(d, ())),
         entry.order, tuple(map(tuple, entry.write_groups)), tuple(entry.write_first), entry.block_dtype,
         tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
-        entry.write_packed_first, tuple(entry.write_last),
+        tuple(entry.f32), entry.write_packed_first, tuple(entry.write_last),
     )  # fmt: skip
 
 

@@ -240,7 +240,9 @@ def byte_level(
     )
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
-    result = Vocab(VocabKind.BPE, table.tokens, table.types, merges=merges, pre=name, losses=losses)
+    result = Vocab(
+        VocabKind.BPE, table.tokens, table.types, merges=merges, pre=name, losses=losses, own_tokens=len(vocab)
+    )
     if folder.rules.token_types:
         result = replace(result, token_type_count=folder.type_count)
     return finish(folder, result, state)
