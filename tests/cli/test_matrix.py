@@ -100,7 +100,7 @@ VALUES: Mapping[str, str] = {
     "--search": "best", "--save-types": "OUT2.types",
     "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
     "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
-    "--act-order": "none", "--damp": "0.5",
+    "--act-order": "none", "--damp": "0.5", "--smooth": "0.5",
     "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk|attn_q", "--exclude-weights": "blk",
     "--target-size": "1MB", "--target-bpw": "5", "--output-tensor-type": "q5_1", "--token-embedding-type": "q5_1",
     "--tensor-type": "attn_v=q4_1", "--tensor-type-file": "TYPES", "--prune-layers": "0",

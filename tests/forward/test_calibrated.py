@@ -18,9 +18,13 @@ from weighbridge.cli.main import main
 from weighbridge.conversion.schemes import plan as schemes
 from weighbridge.conversion.schemes.table import SCHEMES as SCHEMES_OF_FOLDERS
 from weighbridge.forward import layers
+from weighbridge.forward.options import TextOptions
 from weighbridge.forward.rounding import calibrated, folding, scheme_rounding
+from weighbridge.forward.texts import chunks_of
 from weighbridge.models.open import open_model
+from weighbridge.packings.write.awq import Consumer
 from weighbridge.packings.write.gptq import Gptq
+from weighbridge.packings.write.smoothing import smoothing_factors
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -96,13 +100,149 @@ def test_a_mixture_changes_less(folder: Build, place: Path, tmp_path: Path) -> N
         assert _kl(place, source, tmp_path / "text") < _kl(place, source, tmp_path / "nearest")
 
 
-def test_transformers_loads_the_folder(folder: Build, place: Path, tmp_path: Path) -> None:
+def _run(folder: Path, ids: Any, *, rounded_inputs: bool) -> np.ndarray:
+    """Log-probabilities by transformers [texts, tokens, vocab]; its hook unpacks weights in the first run."""
+    model = models.load(folder)
+    with torch.no_grad():
+        model(ids[:1])
+        for module in model.modules():
+            module.quantization_enabled = rounded_inputs
+        return torch.log_softmax(model(ids).logits.double(), -1).numpy()
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8", "fp8_static"])
+def test_transformers_loads_the_folder(folder: Build, place: Path, tmp_path: Path, scheme: str) -> None:
     pytest.importorskip("compressed_tensors")
     out, plain = tmp_path / "out", tmp_path / "plain"
-    wb.convert(folder("llama"), out, scheme="w4a16", q_group_size=GROUP, **_text(place))
+    group = {"q_group_size": GROUP} if scheme == "w4a16" else {}
+    wb.convert(folder("llama"), out, scheme=scheme, **group, **_text(place))
     wb.convert(out, plain, to="hf", dtype="f32")
     probe = models.probe_of("llama", 40)
-    assert models.relative_error(models.logits(out, probe), models.logits(plain, probe)) < 1e-5
+    found = _run(out, torch.tensor([probe]), rounded_inputs=False)[0]
+    want = _run(plain, torch.tensor([probe]), rounded_inputs=False)[0]
+    assert models.relative_error(found, want) < 1e-5
+
+
+# -- rounded inputs --------------------------------------------------------------------------------------------------
+
+
+def _chunks(source: Path, text: Path, count: int) -> Any:
+    with open_model(source) as model:
+        return torch.tensor(chunks_of(model, TextOptions(text=[str(text)], context=CTX)).ids[:count])
+
+
+def _divergence(source: Path, folder: Path, ids: Any) -> float:
+    """The KL divergence of a folder whose inputs transformers rounds, too."""
+    want, found = (_run(path, ids, rounded_inputs=True) for path in (source, folder))
+    return float((np.exp(want) * (want - found)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2moe"])
+def test_scales_of_inputs_are_those_of_hooks(folder: Build, place: Path, tmp_path: Path, name: str) -> None:
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    result = wb.convert(folder(name), tmp_path / "out", scheme="fp8_static", **_text(place, chunks=4))
+    model, peaks = models.load(folder(name)), dict[str, Any]()
+
+    def observe(module: str, x: Any) -> None:
+        peaks[module] = max(peaks.get(module, torch.zeros(())), x.abs().max())
+
+    for module, part in model.named_modules():
+        if isinstance(part, torch.nn.Linear):
+            part.register_forward_pre_hook(lambda _, x, module=module: observe(module, x[0]))
+    with torch.no_grad():
+        model(_chunks(folder(name), place / "text.txt", 4))
+    kind = QuantizationArgs(num_bits=8, type="float", strategy="tensor", symmetric=True)
+    found = {k.removesuffix(".input_scale"): v for k, v in _tensors(tmp_path / "out").items() if "input_scale" in k}
+    assert found.keys() >= peaks.keys() - {"lm_head"} - {n for n in peaks if n.endswith((".gate", "expert_gate"))}
+    for module in found.keys() & peaks.keys():
+        want, _ = calculate_qparams(-peaks[module], peaks[module], kind)
+        np.testing.assert_allclose(np.frombuffer(found[module], np.float32), want.numpy(), rtol=1e-4, err_msg=module)
+    assert not any("no token reached" in note for note in result.notes) or name == "qwen2moe"
+
+
+def test_inputs_of_static_scales_lose_as_little_as_dynamic_ones(folder: Build, place: Path, tmp_path: Path) -> None:
+    source, ids = folder("llama"), _chunks(folder("llama"), place / "heldout.txt", 4)
+    wb.convert(source, tmp_path / "static", scheme="fp8_static", **_text(place))
+    wb.convert(source, tmp_path / "dynamic", scheme="fp8_dynamic")
+    static, dynamic = (_divergence(source, tmp_path / name, ids) for name in ("static", "dynamic"))
+    assert static < 1.3 * dynamic
+    assert _kl(place, source, tmp_path / "static") < static  # the rounding of inputs isn't in it
+
+
+def test_inputs_that_no_token_makes(
+    folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expert without tokens has the largest scale of the others; with none at all it has that of other layers."""
+    chosen_experts = layers.route
+
+    def route(graph: Any, *given: Any) -> Any:
+        chosen, share = chosen_experts(graph, *given)
+        return np.where(chosen == 2, 3, chosen), share
+
+    monkeypatch.setattr(layers, "route", route)
+    result = wb.convert(folder("qwen2moe"), tmp_path / "out", scheme="fp8_static", **_text(place, chunks=2))
+    (note,) = (note for note in result.notes if "no token reached" in note)
+    assert note.startswith("no token reached 6 matrices")
+    scales = {k: np.frombuffer(v, np.float32)[0] for k, v in _tensors(tmp_path / "out").items() if "input_scale" in k}
+    for layer in range(2):
+        of = {int(k.split(".")[5]): v for k, v in scales.items() if f"layers.{layer}." in k and "experts" in k
+              and "down_proj" in k and "shared" not in k}  # fmt: skip
+        assert of.pop(2) == max(of.values())
+
+
+def _with_outliers(source: Path, out: Path) -> Path:
+    """The same function, with some channels of the norms 64 times as large."""
+    from safetensors.torch import load_file, save_file
+
+    wb.convert(source, out, to="hf", dtype="f32")
+    tensors = load_file(out / "model.safetensors")
+    readers = {"input_layernorm": "self_attn.{q,k,v}_proj", "post_attention_layernorm": "mlp.{gate,up}_proj"}
+    for name in [name for name in tensors if name.split(".")[-2] in readers]:
+        layer, norm = name.rsplit(".", 2)[:2]
+        group, parts = readers[norm].split(".")
+        tensors[name][:3] *= 64
+        for part in parts[1:].split("}")[0].split(","):
+            tensors[f"{layer}.{group}.{part}_proj.weight"][:, :3] /= 64
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    return out
+
+
+def test_smoothing_helps_against_outliers(
+    folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, ids = (
+        _with_outliers(folder("llama"), tmp_path / "source"),
+        _chunks(folder("llama"), place / "heldout.txt", 4),
+    )
+    wb.convert(source, tmp_path / "nearest", scheme="w8a8")
+    wb.convert(source, tmp_path / "smooth", scheme="w8a8", **_text(place))
+    wb.convert(source, tmp_path / "other", scheme="w8a8", smooth=0.0, **_text(place))
+    row = SCHEMES_OF_FOLDERS["w8a8"]._replace(calibration="gptq")
+    monkeypatch.setattr(schemes, "SCHEMES", {**SCHEMES_OF_FOLDERS, "w8a8": row})
+    wb.convert(source, tmp_path / "gptq", scheme="w8a8", **_text(place))
+    found = {name: _divergence(source, tmp_path / name, ids) for name in ("nearest", "smooth", "other", "gptq")}
+    assert found["smooth"] < 0.1 * min(found["nearest"], found["gptq"])
+    assert found["smooth"] < found["other"]
+
+
+def test_factors_of_smoothing() -> None:
+    """Those of SmoothQuant's `smooth_ln_fcs`, and one for columns that are tied."""
+    random = np.random.default_rng(1)
+    first, second = (random.normal(size=(5, 6)).astype(np.float32) for _ in range(2))
+    peaks = np.abs(random.normal(size=6)) * 9
+    peaks[2], first[:, 3], second[:, 3] = 0, 0, 0
+    rule: Any = None
+    found = smoothing_factors([Consumer(lambda: first, rule), Consumer(lambda: second, rule)], peaks, 0.7)
+    largest = np.maximum(np.abs(first).max(0), np.abs(second).max(0))
+    with np.errstate(divide="ignore"):
+        want = peaks**0.7 / largest**0.3
+    want[2:4] = 1
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+    tied = smoothing_factors([Consumer(lambda: first, rule)], peaks, 0.5, np.array([0, 1, 2, 0, 1, 2]))
+    assert tied[:3].tolist() == tied[3:].tolist()
+    np.testing.assert_allclose(tied[0], np.sqrt(max(peaks[0], peaks[3]) / np.abs(first[:, [0, 3]]).max()), rtol=1e-5)
 
 
 # -- folds -----------------------------------------------------------------------------------------------------------
@@ -233,6 +373,14 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "another target": ({"to": "safetensors", "text": True}, UsageError, "text doesn't apply to a safetensors file"),
     "chunks without a text": ({"scheme": "w4a16", "chunks": 3}, UsageError, "chunks applies to text"),
     "an order without a text": ({"scheme": "w4a16", "act_order": "none"}, UsageError, "act_order applies to text"),
+    "smoothing without a text": ({"scheme": "w8a8", "smooth": 0.5}, UsageError, "smooth applies to text"),
+    "smoothing of another scheme": (
+        {"scheme": "w4a16", "smooth": 0.5, "text": True}, UsageError, "smooth doesn't apply to scheme"
+    ),
+    "an order of columns that are rounded to nearest": (
+        {"scheme": "fp8_static", "act_order": "none", "text": True}, UsageError, "act_order doesn't apply to scheme"
+    ),
+    "static scales without a text": ({"scheme": "fp8_static"}, UsageError, "scales of inputs from a text"),
     "damping without a text": ({"scheme": "awq", "damp": 0.1}, UsageError, "damp applies to text"),
     "a short text": ({"scheme": "w4a16", "text": True, "context": 9999}, UsageError, "less than one chunk"),
     "a family without a graph": ({"scheme": "w4a16", "text": True, "src": "mamba"}, UnsupportedError, "mamba"),
@@ -246,7 +394,7 @@ def test_refusals(folder: Build, place: Path, tmp_path: Path, case: str) -> None
     options = dict(given)
     if options.pop("text", False):
         options = _text(place) | options
-    if "scheme" in options and options["scheme"] != "fp8_dynamic":
+    if "scheme" in options and "a16" in options["scheme"]:
         options["q_group_size"] = GROUP
     with pytest.raises(error, match=words):
         wb.plan_convert(folder(options.pop("src", "llama")), tmp_path / "out", **options)

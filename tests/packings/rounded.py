@@ -23,6 +23,8 @@ def _observed(weight: Tensor, arguments: Mapping[str, Any]) -> tuple[Tensor, Ten
     strategy = arguments["strategy"]
     if strategy == "channel":
         groups = weight.unsqueeze(-2)
+    elif strategy == "tensor":
+        groups = weight.reshape(1, -1)
     elif strategy == "block":
         height, width = arguments["block_structure"]
         rows, columns = weight.shape

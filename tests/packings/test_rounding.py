@@ -54,6 +54,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
                     {"num_bits": 4, "type": "int", "strategy": "channel"}),
     "w8a8": ("w8a8", {}, "int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
     "fp8_dynamic": ("fp8_dynamic", {}, "float-quantized", small("channel")),
+    "fp8_static": ("fp8_static", {}, "float-quantized", small("tensor")),
     "fp8_block": ("fp8_block", {}, "float-quantized", small("block", block_structure=[128, 128])),
     "mxfp4a16": ("mxfp4a16", {}, "mxfp4-pack-quantized", micro(4)),
     "mxfp6a16": ("mxfp6a16", {}, "mxfp6-pack-quantized", micro(6)),

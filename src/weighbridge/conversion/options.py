@@ -66,9 +66,8 @@ class WriteOptions(JobsOptions, OverwriteOptions, Bounded):
         "Replace an existing folder and delete the files in it that aren't rewritten.", False, section=WRITING
     )
     resume: bool = option(
-        "Keep finished work as DST.partial when interrupted; the next run with --resume continues from it.", False,
-        section=WRITING,
-    )  # fmt: skip
+        "Keep finished work as DST.partial if interrupted; the next --resume continues.", False, section=WRITING
+    )
     parents: bool = option(
         "Create missing parent folders of the target, more than one level deep.", False, section=WRITING
     )
@@ -228,18 +227,20 @@ class SchemeOptions(HfFolderOptions, CodeOptions):
     narrows: ClassVar[bool] = False
     rounds_scales: ClassVar[bool] = True
     scheme: str = option(
-        "gptq, awq, fp8, w4a16 (w2 to w8), w8a8, fp8_dynamic, fp8_block, nvfp4a16, mxfp{4,6,8}a16.", "", metavar="NAME",
-        section=_SCHEME,
+        "gptq, awq, fp8, w4a16 (w2 to w8), w8a8, fp8_{dynamic,static,block}, nvfp4a16, mxfp{4,6,8}a16.", "",
+        metavar="NAME", section=_SCHEME,
     )  # fmt: skip
     sym: bool | None = option("Without or with zero points (integer schemes).", section=_SCHEME, off="asym")
     act_order: str | None = option(
-        "With --text, which columns GPTQ rounds first: those with large inputs (static, groups), or none.",
-        section=_SCHEME, choices=("none", "static", "groups"),
-    )  # fmt: skip
+        "With --text, columns that GPTQ rounds first [static].", section=_SCHEME, choices=("none", "static", "groups")
+    )
     damp: float | None = option(
         "With --text, GPTQ's damping, relative to the mean square of the inputs [0.01].", metavar="X", above=0,
         section=_SCHEME, aliases="damp-percent dampening-frac",
     )  # fmt: skip
+    smooth: float | None = option(
+        "w8a8 --text: SmoothQuant's exponent [0.5].", metavar="X", least=0, most=1, section=_SCHEME, aliases="alpha"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

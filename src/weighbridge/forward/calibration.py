@@ -15,7 +15,7 @@ from weighbridge.models.model import OpenModel
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
     from weighbridge.conversion.quantize.size_target import Effects
-    from weighbridge.conversion.schemes.plan import Calibrate
+    from weighbridge.conversion.schemes.plan import Calibrate, Calibrated, ToCalibrate
 
 #: The value of `imatrix` for a matrix that is made of the text.
 AUTO: Final = "auto"
@@ -59,9 +59,14 @@ def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOpt
         return None
     if not isinstance(target, SchemeOptions):
         raise UsageError(f"--text doesn't apply to {target.title}", hint=f"it applies to {SchemeOptions.title}")
-    from weighbridge.forward.rounding.scheme_rounding import calibrate_with
+    from weighbridge.forward.rounding.input_ranges import InputRanges
+    from weighbridge.forward.rounding.scheme_rounding import SchemeRounding
 
-    return calibrate_with(text, write)
+    def calibrate(request: ToCalibrate) -> Calibrated:
+        by = InputRanges if request.scheme.calibration == "ranges" else SchemeRounding
+        return by(request, text, write).calibrated
+
+    return calibrate
 
 
 def given(text: TextOptions) -> list[str]:

@@ -62,11 +62,13 @@ class MicroscaledMatrix(NamedTuple):
 
 
 class ScaledFloatMatrix(NamedTuple):
-    """weight E4M3 [out, in]; scales, floats [rows, columns of blocks] to multiply by."""
+    """weight E4M3 [out, in]; scales, floats [rows, columns of blocks] to multiply by; `inputs`: the scale of the
+    matrix's inputs, a float [1], if they are rounded to E4M3, too, with one scale for every text."""
 
     block: tuple[int, int]
     weight: Node
     scales: Node
+    inputs: Node | None = None
 
 
 @dataclass(frozen=True)

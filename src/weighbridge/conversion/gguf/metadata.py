@@ -59,7 +59,8 @@ def for_gguf(
     """All key-values of a GGUF for a model folder, in the reference converter's order.
 
     `dtype`: the type requested for matrices. `numbers`: values that the model has in tensors and a GGUF in keys.
-    `untrained`: see `untrained_tokens`. `target`: the model that a draft model drafts for. Losses are added to `losses`.
+    `untrained`: see `untrained_tokens`. `target`: the model that a draft model drafts for. Losses are added to
+    `losses`.
     """
     place = model.place
     readme, unreadable = card.read_card(place.read("README.md"))

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge import __version__
-from weighbridge.conversion.schemes.table import Scheme, Settings
+from weighbridge.conversion.schemes.table import WHOLE, Scheme, Settings
 
 # The release whose layouts are written: up to 0.17, codes of 3, 5, 6 and 7 bits had another layout.
 _COMPRESSED: Final = "0.20.0"
@@ -41,7 +41,7 @@ def _compressed(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence
     ordered = sorted(modules.items(), key=lambda item: -len(item[1]))
     activations = None  # only the engines of some schemes quantize inputs, too
     if scheme.activations is not None:
-        activations = {**scheme.activations, "symmetric": True, "dynamic": True}
+        activations = {"symmetric": True, "dynamic": True, **scheme.activations}
     groups = {
         f"group_{i}": {
             "targets": ["Linear"] if len(ordered) == 1 else targets,
@@ -67,16 +67,19 @@ def _compressed(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence
 
 def _weights(scheme: Scheme, settings: Settings) -> dict[str, Any]:
     floats = scheme.format not in ("pack-quantized", "int-quantized")
+    strategy = "channel" if not settings.group else "group"
+    if scheme.block:
+        strategy = "tensor" if scheme.block == WHOLE else "block"
     weights: dict[str, Any] = {
         "num_bits": settings.bits,
         "type": "float" if floats else "int",
         "symmetric": settings.symmetric,
         "group_size": settings.group or None,
-        "strategy": "block" if scheme.block else "channel" if not settings.group else "group",
+        "strategy": strategy,
         "dynamic": False,
     }
-    if scheme.block:
-        weights["block_structure"] = list(scheme.block)
+    if strategy == "block":
+        weights["block_structure"] = list(scheme.block or ())
     if floats and settings.group:
         weights["scale_dtype"] = _SCALES[settings.group]
         weights["strategy"] = "tensor_group" if settings.group == 16 else "group"

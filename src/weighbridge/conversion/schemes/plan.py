@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, MXFP4, NVFP4, dtype
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.options import flag
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.options import SchemeOptions
@@ -25,7 +27,7 @@ from weighbridge.conversion.plan.contents import Preparation
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
-from weighbridge.conversion.schemes.table import COMPRESSED, GPTQ_BITS, SCHEMES, Form, Scheme, Settings
+from weighbridge.conversion.schemes.table import BY_TEXT, COMPRESSED, GPTQ_BITS, SCHEMES, Form, Scheme, Settings
 from weighbridge.models.model import OpenModel
 from weighbridge.packings import ggml_blocks
 from weighbridge.packings.canonical import IntQuantMatrix, MicroscaledMatrix, ScaledFloatMatrix
@@ -164,9 +166,21 @@ Calibrate = Callable[[ToCalibrate], Calibrated]
 def _check_calibration(work: _Work, has_text: bool) -> None:
     """Raises UsageError for options that need a text, or a text that the scheme doesn't use."""
     options, scheme = work.options, work.scheme
-    for option, value in (("--act-order", options.act_order), ("--damp", options.damp)):
-        if value is not None and not has_text:
-            raise UsageError(f"{option} applies to --text", hint="--text FILE rounds by GPTQ, other layers to nearest")
+    for option in dict.fromkeys(chain.from_iterable(BY_TEXT.values())):
+        if getattr(options, option) is None:
+            continue
+        if not has_text:
+            raise UsageError(
+                f"{flag(option)} applies to --text", hint="--text FILE rounds by GPTQ, other layers to nearest"
+            )
+        if scheme.calibration and option not in BY_TEXT[scheme.calibration]:
+            takers = ", ".join(n for n, row in SCHEMES.items() if option in BY_TEXT.get(row.calibration, ()))
+            raise UsageError(
+                f"{flag(option)} doesn't apply to --scheme {options.scheme}", hint=f"it applies to {takers}"
+            )
+    if scheme.needs_text and not has_text:
+        raise UsageError(f"{options.scheme} takes the scales of inputs from a text",
+                         hint="--text FILE, or --scheme fp8_dynamic, which has none")  # fmt: skip
     if has_text and not scheme.calibration:
         takers = ", ".join(name for name, row in SCHEMES.items() if row.calibration)
         raise UsageError(f"--text doesn't apply to --scheme {options.scheme}", hint=f"it applies to {takers}")
@@ -230,6 +244,11 @@ def round_layers(
         work.draft.preparation = made.preparation
         work.floats.update(made.floats)
         return made.forms
+    return to_nearest(layers, scheme)
+
+
+def to_nearest(layers: Mapping[str, Node], scheme: Scheme) -> dict[str, Form]:
+    """Layers of three float types, by Hugging Face's names, rounded to nearest."""
     groups: dict[str, tuple[str, ...]] = {}  # the layers that share a global scale with each, including it
     for name in layers:
         parent, _, leaf = name.removesuffix(".weight").rpartition(".")
@@ -294,7 +313,7 @@ def _misfit(form: Form, scheme: Scheme, options: SchemeOptions) -> str:
         same = form.bits == scheme.bits and (form.overall is None) is (scheme.group == MXFP4.group)
         return "" if same else f"it has {form.bits} bits in groups of {group}"
     if isinstance(form, ScaledFloatMatrix):
-        if form.block != (scheme.block or (1, form.weight.spec.shape[-1])):
+        if form.block != scheme.block_of(form.weight.spec):
             return f"its scales are for {form.block[0]} x {form.block[1]}"
         return _misshapen(form.weight, scheme)
     rows, columns = form.codes.spec.shape

@@ -151,23 +151,26 @@ class RoundedPart(NamedTuple):
 
 @dataclass
 class Inputs:
-    """The inputs of matrices: X^T X [columns, columns], the sums of |X| [columns], the number of rows of X, and the
-    names of the tensors with these matrices."""
+    """The inputs of matrices: X^T X [columns, columns], the sums of |X| and the largest |X| [columns], the number of
+    rows of X, and the names of the tensors with these matrices."""
 
     products: Doubles
     magnitudes: Doubles
+    peaks: Doubles
     parts: tuple[str, ...]
     rows: int = 0
 
     @classmethod
     def empty(cls, columns: int, parts: tuple[str, ...]) -> Inputs:
-        return cls(np.zeros((columns, columns)), np.zeros(columns), parts)
+        return cls(np.zeros((columns, columns)), np.zeros(columns), np.zeros(columns), parts)
 
     def add(self, x: Floats) -> None:
         for at in range(0, len(x), _ROWS):
             part = x[at : at + _ROWS]
+            magnitudes = np.abs(part)
             self.products += part.T @ part
-            self.magnitudes += np.abs(part).sum(0)
+            self.magnitudes += magnitudes.sum(0)
+            self.peaks = np.maximum(self.peaks, magnitudes.max(0))
         self.rows += len(x)
 
 

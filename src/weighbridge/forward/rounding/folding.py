@@ -10,7 +10,7 @@ v -> o out for grouped queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from weighbridge.forward.ops import Floats
 from weighbridge.forward.rounding.calibrated import ComputedBytes, Inputs, Place, RoundedPart
 from weighbridge.packings.write.awq import Consumer, column_factors
 from weighbridge.packings.write.packers import as_bytes, rounded
+from weighbridge.packings.write.smoothing import smoothing_factors
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node
 from weighbridge.tensors.nodes.base import Stored
@@ -104,16 +105,31 @@ class FloatPart(NamedTuple):
         into.put(self.stored, as_bytes(self.stored.spec.dtype, values))
 
 
+#: The factors [columns] of matrices with these inputs; columns of one number have one factor.
+Factors = Callable[[Sequence[Consumer], Inputs, NDArray[np.int64] | None], Floats]
+
+
+def awq_factors(consumers: Sequence[Consumer], inputs: Inputs, tied: NDArray[np.int64] | None) -> Floats:
+    """Those of AWQ."""
+    return column_factors(consumers, inputs.products, inputs.magnitudes / max(inputs.rows, 1), tied)
+
+
+def smoothed(alpha: float) -> Factors:
+    """Those of SmoothQuant."""
+    return lambda consumers, inputs, tied: smoothing_factors(consumers, inputs.peaks, alpha, tied)
+
+
 class Folding:
-    """The folds of a model that is being rounded. `columns`: the factors of stored tensors so far; `changed`: canonical
-    places of floats that changed. `names`: stored tensors by canonical place; `rows`: the rows of producers."""
+    """The folds of a model that is being rounded. `choose`: how factors are chosen. `columns`: the factors of stored
+    tensors so far; `changed`: canonical places of floats that changed. `names`: stored tensors by canonical place;
+    `rows`: the rows of producers."""
 
     def __init__(
         self, graph: Graph, parts: Mapping[str, RoundedPart], floats: Mapping[str, FloatPart],
-        matrices: Matrices, rows: Mapping[Place, RowRun],
+        matrices: Matrices, rows: Mapping[Place, RowRun], choose: Factors,
     ) -> None:  # fmt: skip
         self.offset = np.float32(graph.row.norm_offset)
-        self.parts, self.floats, self.matrices, self.rows = parts, floats, matrices, rows
+        self.parts, self.floats, self.matrices, self.rows, self.choose = parts, floats, matrices, rows, choose
         self.names = {place: matrix.name for place, matrix in matrices.items()}
         self.graph = graph
         self.columns: dict[str, Floats] = {}
@@ -153,7 +169,7 @@ class Folding:
             del self._folds[each]
         names = dict.fromkeys(self.names[each] for each in fold.consumers)
         consumers = [Consumer(self.parts[n].values, self.parts[n].rule) for n in names if n in self.parts]
-        factors = column_factors(consumers, inputs.products, inputs.magnitudes / max(inputs.rows, 1), fold.tied)
+        factors = self.choose(consumers, inputs, fold.tied)
         applied = self._into_norm(fold.norm, factors) if fold.norm else self._into_rows(fold, factors)
         if applied is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from hashlib import blake2b
 from typing import Final
@@ -15,16 +15,25 @@ from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.base.options import Progress
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
-from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.options import SchemeOptions, WriteOptions
 from weighbridge.conversion.schemes.plan import Calibrated, ToCalibrate
-from weighbridge.conversion.schemes.table import integer_rule
+from weighbridge.conversion.schemes.table import Scheme, integer_rule
 from weighbridge.forward.column_sums import Matrices, canonical_instances, stored_matrices
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.ops import Floats
 from weighbridge.forward.options import TextOptions
 from weighbridge.forward.rounding.calibrated import ComputedBytes, Inputs, LayerRounding, Place, RoundedPart
-from weighbridge.forward.rounding.folding import FloatPart, Folding, RowRun, bias_of, folds
+from weighbridge.forward.rounding.folding import (
+    Factors,
+    FloatPart,
+    Folding,
+    RowRun,
+    awq_factors,
+    bias_of,
+    folds,
+    smoothed,
+)
 from weighbridge.forward.texts import chunks_of
 from weighbridge.models.resolved import ResolvedModel
 from weighbridge.packings.write.gptq import ActOrder, Gptq
@@ -36,6 +45,8 @@ _MEMORY: Final = 4 << 30
 #: (docs/quantize-quality.md).
 _DAMP: Final = 0.01
 _DAMP_BY_TOKENS: Final = 0.4
+#: SmoothQuant's exponent of the inputs (docs/quantize-quality.md).
+_SMOOTH: Final = 0.5
 _ORDER: Final[ActOrder] = "static"
 _LISTED: Final = 3
 
@@ -105,7 +116,7 @@ class SchemeRounding:
         self.ids = chunks_of(model, text).ids[: text.chunks]
         self.order: ActOrder = options.act_order or _ORDER  # type: ignore[assignment]
         self.bound = write.max_memory or _MEMORY
-        settings = (self.ids.shape, self.order, options.damp)
+        settings = (self.ids.shape, self.order, options.damp, options.smooth)
         key = blake2b(self.ids.tobytes() + repr(settings).encode(), digest_size=16).hexdigest()
         self.bytes = ComputedBytes(key)
         self.parts = {
@@ -116,10 +127,11 @@ class SchemeRounding:
         self.folding: Folding | None = None
         prefix = model.family.prefix_of(_HF, request.named, model.sizes)
         every = stored_matrices(model, _HF, prefix)
-        if request.scheme.calibration == "awq":
+        choose = _factors(request.scheme, options)
+        if choose is not None:
             self.floats = _floats(request, self.computed.graph, every, self.parts, self.bytes)
             rows = _rows(request, every, prefix)
-            self.folding = Folding(self.computed.graph, self.parts, self.floats, every, rows)
+            self.folding = Folding(self.computed.graph, self.parts, self.floats, every, rows, choose)
         self.rounder = SchemeRounder(self.order, options.damp, {} if self.folding is None else self.folding.columns)
         self.matrices = {place: m for place, m in every.items() if m.name in self.parts}
         decoded = {name: part.decoded for name, part in self.parts.items()}
@@ -161,6 +173,13 @@ class SchemeRounding:
         self.bytes.close()
 
 
+def _factors(scheme: Scheme, options: SchemeOptions) -> Factors | None:
+    """How the factors of columns are chosen, if the scheme has any."""
+    if scheme.calibration == "smooth":
+        return smoothed(_SMOOTH if options.smooth is None else options.smooth)
+    return awq_factors if scheme.calibration == "awq" else None
+
+
 def _peak_bytes(part: RoundedPart) -> int:
     """Bytes that rounding a matrix takes: the sums, their factor and products in F64, and copies of the weights."""
     rows, columns = part.source.spec.shape
@@ -195,8 +214,3 @@ def _rows(request: ToCalibrate, every: Matrices, prefix: str) -> dict[Place, Row
         for cell in slot.cells if model.family.layout_of(_HF, cell.instance[0], model.sizes) is None
     }  # fmt: skip
     return {place: starts[i] for place, i in canonical_instances(model).items() if i in starts}
-
-
-def calibrate_with(text: TextOptions, write: WriteOptions) -> Callable[[ToCalibrate], Calibrated]:
-    """How the layers of a folder are rounded with a text."""
-    return lambda request: SchemeRounding(request, text, write).calibrated

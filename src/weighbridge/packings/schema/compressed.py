@@ -39,8 +39,10 @@ NAME: Final = "compressed-tensors"
 _BITS: Final = range(1, 9)
 _I8: Final = BY_NAME["I8"]
 _I64: Final = BY_NAME["I64"]
+#: The scale of a matrix's inputs, a float [1], if it doesn't depend on them.
+INPUT_SCALE: Final = ".input_scale"
 # Scales of activations and caches.
-_ACTIVATIONS: Final = (".input_scale", ".input_zero_point", ".output_scale")
+_ACTIVATIONS: Final = (INPUT_SCALE, ".input_zero_point", ".output_scale")
 
 
 def _solve_words(group: Group) -> Solution:

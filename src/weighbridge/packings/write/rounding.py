@@ -144,6 +144,12 @@ class RoundToIntQuant:
 # ------------------------------------------------------------------------------------------------ 8-bit floats
 
 
+def e4m3_scales(largest: Floats, dtype: DType) -> Floats:
+    """Scales of E4M3 for these largest magnitudes, numbers of a type; none is 0 (`calculate_qparams`)."""
+    quotients = rounded(dtype, _f32(largest / _LARGEST))
+    return _f32(np.where(quotients == 0, np.float32(_EPSILON[dtype]), quotients))
+
+
 @dataclass(frozen=True)
 class RoundToScaledFloat:
     """E4M3 with one scale per `block` of rows and columns in a matrix of `columns`; the last block may be short.
@@ -174,8 +180,7 @@ class RoundToScaledFloat:
                 factors = _f32(np.where(empty, np.float32(1), _LARGEST / np.where(empty, np.float32(1), largest)))
                 scales = _f32(1 / factors)
             else:
-                quotients = rounded(self.dtype, _f32(largest / _LARGEST))
-                scales = factors = _f32(np.where(quotients == 0, np.float32(_EPSILON[self.dtype]), quotients))
+                scales = factors = e4m3_scales(largest, self.dtype)
         if "scales" in outs:
             outs["scales"][:] = as_bytes(F32 if self.multiplied else self.dtype, scales)
         if "weight" in outs:
@@ -184,6 +189,11 @@ class RoundToScaledFloat:
             outs["weight"][:] = kernels.round_codes(
                 "e4m3", values, row_factors, self.columns, width, dtype=dtype, multiplied=self.multiplied
             )
+
+    def make_with(self, source: Bytes, global_scale: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """As `make`, with the scale of the only block."""
+        values, scale = finite(self.name, source), kernels.widened(self.dtype, global_scale)
+        outs["weight"][:] = kernels.round_codes("e4m3", values, scale, values.size, values.size, dtype=self.dtype)
 
 
 # ------------------------------------------------------------------------------------------------ shared exponents
@@ -273,6 +283,22 @@ def overall_scale(peak: Floats, dtype: DType) -> Floats:
         scale = rounded(dtype, rounded(dtype, inverse) * top)
         scale = np.where(np.isfinite(scale), scale, inverse * top)
     return _f32(np.where(np.isfinite(scale), scale, np.float32(1)))
+
+
+@dataclass(frozen=True)
+class E4M3Scale:
+    """The scale of E4M3 for a largest magnitude, as `e4m3_scales`."""
+
+    dtype: DType
+
+    quantizes: ClassVar[bool] = True
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        return {"scale": source.with_dtype(self.dtype)}
+
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        with np.errstate(all="ignore"):
+            outs["scale"][:] = as_bytes(self.dtype, e4m3_scales(source.view(np.float32), self.dtype))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.packings.canonical import IntQuantMatrix, MicroscaledMatrix, ScaledFloatMatrix, SubtractModulo
 from weighbridge.packings.schema.awq import AWQ
 from weighbridge.packings.schema.base import PackingSchema
-from weighbridge.packings.schema.compressed import INT8, PACKED
+from weighbridge.packings.schema.compressed import INPUT_SCALE, INT8, PACKED
 from weighbridge.packings.schema.gptq import GPTQ
 from weighbridge.packings.schema.microscaled import COMPRESSED_FP4
 from weighbridge.packings.schema.scaled_float import COMPRESSED_FP8, DEEPSEEK_FP8
@@ -128,7 +128,8 @@ def microscaled(form: MicroscaledMatrix, symmetric: bool) -> Stored:
 
 def scaled_float(form: ScaledFloatMatrix, symmetric: bool) -> Stored:
     """float-quantized."""
-    return _by_suffix(COMPRESSED_FP8, weight=form.weight, scales=form.scales)
+    inputs = {} if form.inputs is None else {INPUT_SCALE: form.inputs}
+    return _by_suffix(COMPRESSED_FP8, weight=form.weight, scales=form.scales) | inputs
 
 
 def scaled_float_blocks(form: ScaledFloatMatrix, symmetric: bool) -> Stored:
