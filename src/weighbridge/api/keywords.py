@@ -41,7 +41,7 @@ from weighbridge.forward.options import TextOptions
 from weighbridge.io.options import JobsOptions
 from weighbridge.models.lora.weights import WeightedAdapter, weighted_adapter
 from weighbridge.models.model import FamilyOptions, SourceOptions
-from weighbridge.models.transform.rename import RenameRules
+from weighbridge.models.transform.options import RenameRules
 
 _TO: Final = "Format of the target [from DST's extension]."
 _OF_TARGETS: Final = frozenset[str]().union(

@@ -23,7 +23,8 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import KeyChange, RenamedTensor, ResizedTensor, Transformed, with_entries
 from weighbridge.models.transform.experts import slice_experts
 from weighbridge.models.transform.layers import slice_layers
-from weighbridge.models.transform.rename import RenameRules, rename
+from weighbridge.models.transform.options import RenameRules
+from weighbridge.models.transform.rename import rename
 
 
 @dataclass(frozen=True)

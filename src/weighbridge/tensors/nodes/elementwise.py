@@ -3,13 +3,11 @@ of the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (
 
 from __future__ import annotations
 
-import numpy as np
-
 from weighbridge.base.dtypes import F16
 from weighbridge.base.errors import FormatError
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import functions
+from weighbridge.tensors import functions, np
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
 
 _SHORTEST = 1e-12
