@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -579,7 +580,7 @@ FAULTS: Mapping[str, tuple[_Fault, Callable[..., None], dict[str, Any]]] = {
     ),
     "a key without the tensors": (
         lambda patch: patch.setattr(
-            fingerprint, "_HASHERS", ((Node, lambda hasher, node: None), *fingerprint._HASHERS[1:])
+            fingerprint, "_hashers", partial(tuple, ((Node, lambda hasher, node: None), *fingerprint._hashers()[1:]))
         ),
         test_the_weights_of_an_importance_matrix_count, {},
     ),

@@ -114,7 +114,7 @@ def _run(folder: Path, ids: Any, *, rounded_inputs: bool) -> np.ndarray:
 def test_transformers_loads_the_folder(folder: Build, place: Path, tmp_path: Path, scheme: str) -> None:
     pytest.importorskip("compressed_tensors")
     out, plain = tmp_path / "out", tmp_path / "plain"
-    group = {"q_group_size": GROUP} if scheme == "w4a16" else {}
+    group: dict[str, Any] = {"q_group_size": GROUP} if scheme == "w4a16" else {}
     wb.convert(folder("llama"), out, scheme=scheme, **group, **_text(place))
     wb.convert(out, plain, to="hf", dtype="f32")
     probe = models.probe_of("llama", 40)

@@ -12,10 +12,11 @@ import pytest
 from tests.kernels.data import LEVELS, numbers, running
 
 from weighbridge.base import native as door
-from weighbridge.base.dtypes import BY_NAME, F16, F32, Q8_0
+from weighbridge.base.dtypes import BY_NAME, F16, F32, Q8_0, DType
 from weighbridge.base.errors import UsageError
 from weighbridge.tensors import kernels
 from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference.floats import SCALAR
 
 native = door.native
 needs_native = pytest.mark.skipif(native is None, reason="the extension isn't built")
@@ -75,6 +76,13 @@ def test_every_native_type_is_in_the_table_with_its_size() -> None:
             native.decode(name, bytes(dtype.size * 3 + 1), np.zeros(dtype.block * 3, np.float32))
     assert set(native.formats("encode")) <= set(codecs.ENCODE)
     assert set(native.formats("weighted")) <= set(codecs.WEIGHTED)
+
+
+@pytest.mark.parametrize("dtype", BY_NAME.values(), ids=str)
+def test_a_plan_knows_the_types_without_the_reference_codecs(dtype: DType) -> None:
+    assert kernels.decodes(dtype) == (dtype.name in codecs.DECODE)
+    assert kernels.encodes(dtype) == (dtype.name in {*codecs.ENCODE, *codecs.WEIGHTED})
+    assert kernels.casts(dtype, F32) == kernels.casts(F32, dtype) == (dtype.name in SCALAR)
 
 
 FOUR = np.zeros(4, np.uint8)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from weighbridge.models.arch.registry import families, family_of_hf, read_family
 from weighbridge.models.config.keys import store
 from weighbridge.models.config.losses import config_losses, unread
 from weighbridge.models.config.mapping import config_to_gguf
-from weighbridge.models.config.settings import groups, of_config, why_harmless
+from weighbridge.models.config.settings import KeyPatterns, groups, of_config, why_harmless
 from weighbridge.reports import arch
 from weighbridge.tensors.nodes import as_node
 
@@ -110,6 +111,16 @@ def counts(model: str, family: Family, path: str, value: Any) -> bool:
         if before == "refused" or meaning(changed, family) != before:
             return True
     return False
+
+
+@pytest.mark.parametrize("pattern", sorted({key for group in groups() for key in group.keys}))
+def test_stars_in_the_list_of_harmless_keys_stand_for_any_text(pattern: str) -> None:
+    (group, *_) = (KeyPatterns.of(group.keys) for group in groups() if pattern in group.keys)
+    alone = KeyPatterns.of([pattern])
+    keys = {pattern.replace("*", text) for text in ("", "x", "a_b", "*")} | {f"x{pattern.strip('*')}y", "x", ""}
+    for key in sorted(keys):
+        assert alone.match(key) == fnmatchcase(key, pattern), key
+        assert group.match(key) or not alone.match(key), key
 
 
 @pytest.mark.parametrize("name", [f for f in families() if models_of(families()[f])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Final
@@ -38,6 +37,8 @@ def suggest(
     word: str, candidates: Iterable[str], otherwise: str | None = None, *, count: int = 3, cutoff: float = 0.5
 ) -> str | None:
     """The hint for an unknown word: `did you mean A, B?`, or `otherwise` if no known word is like it."""
+    from difflib import get_close_matches
+
     near = get_close_matches(word, list(islice(candidates, _COMPARED)), count, cutoff)
     return f"did you mean {', '.join(near)}?" if near else otherwise
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -362,7 +361,11 @@ def console() -> Console:
 
 def width(default: int = 100) -> int:
     """Columns of the terminal; `default` when piped."""
-    return shutil.get_terminal_size((default, 24)).columns if is_terminal(sys.stdout) else default
+    if not is_terminal(sys.stdout):
+        return default
+    import shutil  # late: it loads every codec of archives
+
+    return shutil.get_terminal_size((default, 24)).columns
 
 
 # Progress
@@ -426,6 +429,8 @@ class Progress:
             self.stream.flush()
 
     def _draw(self, line: str) -> None:
+        import shutil
+
         columns = shutil.get_terminal_size((80, 24)).columns
         self.stream.write(f"\r{line[: columns - 1]}\x1b[K")
         self.stream.flush()

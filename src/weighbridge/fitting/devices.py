@@ -12,12 +12,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
 from typing import Final
 
 import msgspec
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.limits import GIB, MIB
 from weighbridge.base.records import dataclass
 from weighbridge.io.page_cache import available_memory
@@ -66,8 +66,7 @@ class Device:
 
 @cache
 def _table() -> _Table:
-    text = (resources.files(__package__ or "") / "devices.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=_Table)
+    return msgspec.convert(read_table(__file__, "devices.toml"), _Table)
 
 
 def device_names() -> tuple[str, ...]:

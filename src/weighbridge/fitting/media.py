@@ -4,15 +4,14 @@ image or a sound takes."""
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.models.llamacpp.candidate import Candidate
@@ -44,8 +43,9 @@ _NUMBERS = ("feed_forward_length", "embedding_length", "projection_dim")
 @cache
 def table() -> Mapping[str, Mapping[str, GraphRow]]:
     """Returns the parsed projectors.toml."""
-    text = (files(__package__) / "projectors.toml").read_text("utf-8")
-    rows: dict[str, dict[str, GraphRow]] = convert(tomllib.loads(text), dict[str, dict[str, GraphRow]])
+    rows: dict[str, dict[str, GraphRow]] = convert(
+        read_table(__file__, "projectors.toml"), dict[str, dict[str, GraphRow]]
+    )
     return rows
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 
 import msgspec
+
+from weighbridge.base.imports.tables import read_table
 
 
 class PublishedLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,5 +30,4 @@ class QualityTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def quality() -> QualityTable:
     """Returns the parsed table."""
-    text = (resources.files(__package__ or "") / "quality.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=QualityTable)
+    return msgspec.convert(read_table(__file__, "quality.toml"), QualityTable)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 
 import msgspec
+
+from weighbridge.base.imports.tables import read_table
 
 
 class SlidingWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,5 +64,4 @@ class LlamaCppRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def rules() -> LlamaCppRules:
     """Returns the parsed table."""
-    text = (resources.files(__package__ or "") / "llamacpp.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=LlamaCppRules)
+    return msgspec.convert(read_table(__file__, "llamacpp.toml"), LlamaCppRules)

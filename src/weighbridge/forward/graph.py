@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final, Literal
 
 import msgspec
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.providers.config import ModelConfig
@@ -73,8 +72,7 @@ class GraphTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def table() -> GraphTable:
-    text = files(__package__).joinpath("graphs.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), GraphTable)
+    return msgspec.convert(read_table(__file__, "graphs.toml"), GraphTable)
 
 
 @dataclass(frozen=True)

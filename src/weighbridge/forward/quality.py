@@ -23,7 +23,7 @@ from weighbridge.forward.saved_logits import LogitsWriter, SavedLogits
 from weighbridge.forward.scores import ChunkScores, Doubles, SampleMean, log_softmax, mean, score, through
 from weighbridge.forward.texts import TextChunks, chunks_of, first_token, with_first
 from weighbridge.io.location import open_source
-from weighbridge.io.sink.open import check_target
+from weighbridge.io.sink.checks import check_target
 from weighbridge.io.sink.target import Sink
 from weighbridge.models.tokenizer.of_model import vocab_of
 

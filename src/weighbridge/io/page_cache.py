@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -26,6 +25,8 @@ _RESIDENT: Final = bytes(byte & 1 for byte in range(256))
 
 def resident_share(fd: int, size: int) -> float:
     """Returns the share of a file's pages that are in memory; 1.0 if the system can't determine it."""
+    import ctypes
+
     try:
         mincore = ctypes.CDLL(None, use_errno=True).mincore
     except (OSError, AttributeError, TypeError):
@@ -45,6 +46,8 @@ def _madvise() -> Callable[..., int] | None:
     """Returns the system's `madvise` if it may support `_POPULATE_READ`."""
     if sys.platform != "linux":
         return None
+    import ctypes
+
     try:
         found = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from importlib import resources
 
 import msgspec
 
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.options import option
 from weighbridge.base.records import dataclass
 
@@ -55,8 +55,7 @@ class ChoiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def table() -> ChoiceTable:
     """Returns the parsed table."""
-    text = (resources.files(__package__ or "") / "choose.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=ChoiceTable)
+    return msgspec.convert(read_table(__file__, "choose.toml"), ChoiceTable)
 
 
 def question(name: str) -> Question:

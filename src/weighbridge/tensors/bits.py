@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
+from weighbridge.tensors import kernels, np
 
-from weighbridge.tensors import kernels
-from weighbridge.tensors.reference.floats import Bytes
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weighbridge.tensors.reference.floats import Bytes
 
 _PLANES: Final = MappingProxyType({2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)})
 

@@ -8,13 +8,17 @@ values, and depends on the machine, so it can't be reproduced.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import mul, sub
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from weighbridge.tensors import np
 
-F32s = NDArray[np.float32]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+F32s: TypeAlias = "NDArray[np.float32]"
 
 #: Elements per piece, and the most bytes that a function allocates for each of them.
 PIECE: Final = 4096
@@ -91,16 +95,16 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
 
 
 #: The epsilon of batch norms, torch's default.
-BATCH_EPSILON: Final = np.float32(1e-5)
+BATCH_EPSILON: Final = 1e-5  # as F32
 
 
 def over_deviation(values: F32s, variances: F32s) -> F32s:
     """Each value divided by the square root of its variance plus `BATCH_EPSILON`."""
-    result: F32s = values / np.sqrt(variances + BATCH_EPSILON)
+    result: F32s = values / np.sqrt(variances + np.float32(BATCH_EPSILON))
     return result
 
 
 #: Operations on two arrays, element by element. Each step is rounded to F32, like torch's.
 PAIRS: Final[Mapping[str, Callable[[F32s, F32s], F32s]]] = MappingProxyType(
-    {"times": np.multiply, "minus": np.subtract, "over_deviation": over_deviation}
+    {"times": mul, "minus": sub, "over_deviation": over_deviation}
 )

@@ -6,17 +6,25 @@ A type is offered if it has a codec in `reference/registry.py`; the native table
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType, swap_plan
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.imports.lazy import lazy_module
 from weighbridge.base.native import native
-from weighbridge.tensors.reference import affine, floats, patterns, regroup, rounding
-from weighbridge.tensors.reference import registry as codecs
-from weighbridge.tensors.reference.floats import Array, Bytes, Floats
+from weighbridge.tensors import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weighbridge.tensors.reference import affine, floats, patterns, regroup, rounding
+    from weighbridge.tensors.reference import registry as codecs
+    from weighbridge.tensors.reference.floats import Array, Bytes, Floats
+else:
+    affine, floats, patterns, regroup, rounding, codecs = (
+        lazy_module(f"weighbridge.tensors.reference.{name}")
+        for name in ("affine", "floats", "patterns", "regroup", "rounding", "registry")
+    )
 
 
 class CastCounts(NamedTuple):
@@ -59,17 +67,18 @@ def _is_native(operation: str, *names: str) -> bool:
 
 def decodes(dtype: DType) -> bool:
     """Whether stored bytes of `dtype` can be decoded to f32."""
-    return dtype.name in codecs.DECODE
+    return _is_native("decode", dtype.name) or dtype.name in codecs.DECODE
 
 
 def encodes(dtype: DType) -> bool:
     """Whether f32 can be encoded as `dtype`; with an importance matrix if `dtype.importance` is "required"."""
-    return dtype.name in codecs.ENCODE or dtype.name in codecs.WEIGHTED
+    native_too = _is_native("encode", dtype.name) or _is_native("weighted", dtype.name)
+    return native_too or dtype.name in codecs.ENCODE or dtype.name in codecs.WEIGHTED
 
 
 def casts(source: DType, target: DType) -> bool:
     """Whether `cast` supports both: plain float types."""
-    return source.name in floats.SCALAR and target.name in floats.SCALAR
+    return all(dtype.is_float and dtype.plain and dtype.numpy is not None for dtype in (source, target))
 
 
 def decode(dtype: DType, src: Bytes, out: Floats) -> None:
@@ -91,16 +100,16 @@ def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = No
     if importance is not None:
         if not importance.size or importance.size % dtype.block or src.size % importance.size:
             raise UsageError(f"{src.size} elements of {dtype} aren't whole rows of {importance.size} weighted columns")
+        if _is_native("weighted", dtype.name):
+            return _counts(dtype, native.encode_weighted(dtype.name, src, importance, out))
         if dtype.name in codecs.WEIGHTED:
-            if _is_native("weighted", dtype.name):
-                return _counts(dtype, native.encode_weighted(dtype.name, src, importance, out))
             rows = np.require(src, np.float32, "A").reshape(-1, importance.size)
             out[:], lost = codecs.WEIGHTED[dtype.name](rows, np.require(importance, np.float32, "A"))
             return _counts(dtype, lost)
-    elif dtype.name not in codecs.ENCODE:
-        raise UsageError(f"{dtype} can't be written without an importance matrix")
     if _is_native("encode", dtype.name):
         return _counts(dtype, native.encode(dtype.name, src, out))
+    if dtype.name not in codecs.ENCODE:
+        raise UsageError(f"{dtype} can't be written without an importance matrix")
     out[:], lost = codecs.ENCODE[dtype.name](np.require(src, np.float32, "A"))
     return _counts(dtype, lost)
 

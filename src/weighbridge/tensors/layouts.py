@@ -9,12 +9,12 @@ that returns an order of rows: `order_of(rows, *arguments)` is I64 [rows], and r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate, product
+from operator import mul
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
@@ -46,8 +46,11 @@ from weighbridge.tensors.nodes import (
     zeros,
 )
 
-#: (rows, *arguments) -> I64 [rows]
-OrderOf = Callable[..., NDArray[np.int64]]
+if TYPE_CHECKING:
+    pass
+
+#: (rows, *arguments) -> I64 [rows], without numpy: a plan of a small model then doesn't load it
+OrderOf = Callable[..., "array[int]"]
 
 
 class TensorLayout(Protocol):
@@ -61,7 +64,18 @@ class TensorLayout(Protocol):
     def undo(self, node: T) -> T: ...
 
 
-def rope_order(rows: int, heads: int) -> NDArray[np.int64]:
+def _transposed(sizes: Sequence[int], axes: Sequence[int]) -> array[int]:
+    """The elements of an array of `sizes`, which counts from 0 in C order, in the C order of its axes `axes`."""
+    steps = [*accumulate(reversed(sizes[1:]), mul, initial=1)][::-1]
+    spans = [range(0, sizes[axis] * steps[axis], steps[axis]) for axis in axes]
+    starts = [sum(each) for each in product(*spans[:-1])]
+    order, last = array("q"), spans[-1]
+    for start in starts:
+        order.extend(range(start, start + last.stop, last.step))
+    return order
+
+
+def rope_order(rows: int, heads: int) -> array[int]:
     """The order that turns the rotary halves of each head (Hugging Face) into adjacent pairs (ggml).
 
     Hugging Face rotates the pairs (j, j + d/2) of a head of d rows, ggml's NORM rope the pairs (2j, 2j + 1).
@@ -69,24 +83,22 @@ def rope_order(rows: int, heads: int) -> NDArray[np.int64]:
     """
     if heads <= 0 or rows % (2 * heads):
         raise FormatError("rotary heads don't divide the rows", expected=f"a multiple of {2 * heads}", found=rows)
-    return np.arange(rows, dtype=np.int64).reshape(heads, 2, rows // heads // 2).swapaxes(1, 2).ravel()
+    return _transposed((heads, 2, rows // heads // 2), (0, 2, 1))
 
 
 @lru_cache(maxsize=64)
 def ordered(order_of: OrderOf, rows: int, *arguments: int) -> RowOrder:
     """The order `order_of(rows, *arguments)`, checked once for all tensors that have it."""
-    order = order_of(rows, *arguments)
-    order.setflags(write=False)
-    return RowOrder(order)
+    return RowOrder(order_of(rows, *arguments))
 
 
 @lru_cache(maxsize=64)
 def inverse(order_of: OrderOf, rows: int, *arguments: int) -> RowOrder:
     """The inverse of the order `order_of(rows, *arguments)`."""
     order = order_of(rows, *arguments)
-    back = np.empty_like(order)
-    back[order] = np.arange(order.size, dtype=np.int64)
-    back.setflags(write=False)
+    back = array("q", bytes(8 * len(order)))
+    for place, row in enumerate(order):
+        back[row] = place
     return RowOrder(back)
 
 
@@ -105,47 +117,59 @@ class RowMove:
         return gather(node, inverse(self.order_of, node.spec.rows, *self.arguments))
 
 
-def halves_order(rows: int, heads: int, rotated: int) -> NDArray[np.int64]:
+def halves_order(rows: int, heads: int, rotated: int) -> array[int]:
     """The order that turns the adjacent pairs (2j, 2j + 1) in the first `rotated` rows of each head (Hugging Face's
     GPT-J) into halves (j, j + rotated/2): the rotation of GPT-NeoX, which ggml calls NEOX."""
     if heads <= 0 or rows % heads or rotated % 2 or not 0 < rotated <= rows // heads:
         raise FormatError(
             "the rotated rows aren't pairs within a head", expected=f"an even part of {rows}", found=rotated
         )
-    table = np.arange(rows, dtype=np.int64).reshape(heads, rows // heads)
-    return np.concatenate([table[:, :rotated:2], table[:, 1:rotated:2], table[:, rotated:]], axis=1).ravel()
+    width, order = rows // heads, array("q")
+    for head in range(0, rows, width):
+        order.extend(range(head, head + rotated, 2))
+        order.extend(range(head + 1, head + rotated, 2))
+        order.extend(range(head + rotated, head + width))
+    return order
 
 
-def swapped_order(rows: int, heads: int, outer: int, inner: int) -> NDArray[np.int64]:
+def swapped_order(rows: int, heads: int, outer: int, inner: int) -> array[int]:
     """The order that turns `outer` parts of each head (Hugging Face: halves), each of `inner` runs (axes of rotation),
     into `inner` parts of `outer` runs (ggml). The rows left over at the end of a head stay."""
     if min(heads, outer, inner) <= 0 or rows % heads or rows // heads < outer * inner:
         raise FormatError("the runs don't fit into a head", expected=f"{outer * inner} runs", found=rows)
-    width = rows // heads // (outer * inner)
-    table = np.arange(rows, dtype=np.int64).reshape(heads, -1)
-    runs = table[:, : outer * inner * width].reshape(heads, outer, inner, width).swapaxes(1, 2)
-    return np.concatenate([runs.reshape(heads, -1), table[:, outer * inner * width :]], axis=1).ravel()
+    runs = outer * inner
+    within, order = _transposed((outer, inner, rows // heads // runs), (1, 0, 2)), array("q")
+    for head in range(0, rows, rows // heads):
+        order.extend(head + row for row in within)
+        order.extend(range(head + len(within), head + rows // heads))
+    return order
 
 
-def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
+def parted_order(rows: int, heads: int, groups: int) -> array[int]:
     """The order that gathers all queries, then all keys, then all values (ggml), from groups that each store their
     queries, key and value together (Hugging Face's GPT-NeoX and BLOOM: one group per head; Falcon: several heads per
     group)."""
     if groups <= 0 or heads <= 0 or heads % groups or rows % (heads + 2 * groups):
         raise FormatError("heads don't divide the rows", expected=f"a multiple of {heads + 2 * groups}", found=rows)
     queries, width = heads // groups, rows // (heads + 2 * groups)
-    table = np.arange(rows, dtype=np.int64).reshape(groups, queries + 2, width)
-    return np.concatenate([table[:, :queries].ravel(), table[:, queries].ravel(), table[:, queries + 1].ravel()])
+    order = array("q")
+    for first, count in ((0, queries), (queries, 1), (queries + 1, 1)):
+        for group in range(0, rows, (queries + 2) * width):
+            order.extend(range(group + first * width, group + (first + count) * width))
+    return order
 
 
-def interleaved_order(rows: int, groups: int, *heights: int) -> NDArray[np.int64]:
+def interleaved_order(rows: int, groups: int, *heights: int) -> array[int]:
     """The order that interleaves stacked parts of these heights: each group gets its share of every part (Qwen3-Next:
     each key head has its query, key, values and gates)."""
     if groups <= 0 or any(h % groups for h in heights):
         raise FormatError("groups don't divide the rows", expected=f"multiples of {groups}", found=heights)
-    starts = np.concatenate([[0], np.cumsum(heights)[:-1]])
-    parts = [start + np.arange(h, dtype=np.int64).reshape(groups, -1) for start, h in zip(starts, heights, strict=True)]
-    return np.concatenate(parts, axis=1).ravel()
+    order = array("q")
+    for group in range(groups):
+        for start, height in zip(accumulate(heights, initial=0), heights, strict=False):
+            share = height // groups
+            order.extend(range(start + group * share, start + (group + 1) * share))
+    return order
 
 
 def interleave(groups: int, heights: tuple[int, ...]) -> RowMove:
@@ -153,12 +177,15 @@ def interleave(groups: int, heights: tuple[int, ...]) -> RowMove:
     return RowMove(interleaved_order, (groups, *heights))
 
 
-def _separated_order(rows: int, count: int, groups: int, *heights: int) -> NDArray[np.int64]:
+def _separated_order(rows: int, count: int, groups: int, *heights: int) -> array[int]:
     """The order that separates the parts of `count` interleaved tensors that follow each other: the first part of
     each tensor, then the second of each."""
     within = inverse(interleaved_order, rows // count, groups, *heights).rows
-    starts = len(within) * np.arange(count, dtype=np.int64)[:, None]
-    return np.concatenate([(starts + part).ravel() for part in np.split(within, np.cumsum(heights)[:-1])])
+    order = array("q")
+    for start, height in zip(accumulate(heights, initial=0), heights, strict=False):
+        for first in range(0, count * len(within), len(within)):
+            order.extend(first + row for row in within[start : start + height])
+    return order
 
 
 def separate_stack(node: T, count: int, groups: int, heights: tuple[int, ...]) -> T:
@@ -166,7 +193,7 @@ def separate_stack(node: T, count: int, groups: int, heights: tuple[int, ...]) -
     return gather(node, ordered(_separated_order, node.spec.rows, count, groups, *heights))
 
 
-def tiled_order(rows: int, groups: int, heads: int) -> NDArray[np.int64]:
+def tiled_order(rows: int, groups: int, heads: int) -> array[int]:
     """The order in which the heads of all groups take turns: the first of each group, then the second of each.
     Value heads, grouped by key head (Hugging Face) <-> one of each key head, then the next of each (ggml, which repeats
     key heads as a whole: Qwen 3.5).
@@ -178,23 +205,22 @@ def tiled_order(rows: int, groups: int, heads: int) -> NDArray[np.int64]:
     return _take_turns(1, groups, heads, rows // heads)
 
 
-def _tiled_heads_order(rows: int, groups: int, heads: int) -> NDArray[np.int64]:
+def _tiled_heads_order(rows: int, groups: int, heads: int) -> array[int]:
     """As `tiled_order`, for `rows / heads` stacked parts with one row per head."""
     return _take_turns(rows // heads, groups, heads, 1)
 
 
-def _take_turns(times: int, groups: int, heads: int, width: int) -> NDArray[np.int64]:
+def _take_turns(times: int, groups: int, heads: int, width: int) -> array[int]:
     if groups <= 0 or heads % groups:
         raise FormatError("groups don't divide the heads", expected=f"a multiple of {groups}", found=heads)
-    order = np.arange(times * heads * width, dtype=np.int64)
-    return order.reshape(times, groups, heads // groups, width).swapaxes(1, 2).ravel()
+    return _transposed((times, groups, heads // groups, width), (0, 2, 1, 3))
 
 
-def _halves_apart_order(rows: int, heads: int) -> NDArray[np.int64]:
+def _halves_apart_order(rows: int, heads: int) -> array[int]:
     """The order of the first halves of all heads, then the second halves."""
     if heads <= 0 or rows % (2 * heads):
         raise FormatError("heads don't divide the rows", expected=f"a multiple of {2 * heads}", found=rows)
-    return np.arange(rows, dtype=np.int64).reshape(heads, 2, -1).swapaxes(0, 1).ravel()
+    return _transposed((heads, 2, rows // heads // 2), (1, 0, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +288,12 @@ class ChannelsLast:
         return reshape(transpose(reshape(node, (node.spec.shape[0], *axes))), node.spec.shape)
 
 
-def frames_order(rows: int, count: int, height: int) -> NDArray[np.int64]:
+def frames_order(rows: int, count: int, height: int) -> array[int]:
     """The order in which the kernels of `count` frames, one frame after the other (ggml), become one kernel over time
     (a Conv3D of Hugging Face), whose rows alternate between the frames in runs of `height`."""
     if count <= 0 or height <= 0 or rows % (count * height):
         raise FormatError("frames don't divide the rows", expected=f"a multiple of {count * height}", found=rows)
-    return np.arange(rows, dtype=np.int64).reshape(count, -1, height).swapaxes(0, 1).ravel()
+    return _transposed((count, rows // (count * height), height), (1, 0, 2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from weighbridge.base.limits import MIB
 from weighbridge.io.page_cache import available_memory, populate
 from weighbridge.io.source import Fetch, FileSource, Source
+from weighbridge.tensors import np
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, RowRange, Stored
 
 #: Fewer bytes aren't announced by `prefetch_behind`: they are one window of the system's read-ahead.

@@ -11,17 +11,17 @@ magnitude: a plain weighted sum of squares is smaller for Q2_K and Q4_K, but the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from weighbridge.base.dtypes import DType
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, np
 
-Blocks = NDArray[np.uint8]
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Blocks: TypeAlias = "NDArray[np.uint8]"
+Floats: TypeAlias = "NDArray[np.float32]"
+Doubles: TypeAlias = "NDArray[np.float64]"
 
 # Elements that are refined at once.
 _SLAB: Final = 1 << 17

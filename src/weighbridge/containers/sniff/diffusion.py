@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any, Final, NamedTuple
 
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.spec import Shape
 
 
@@ -66,9 +66,7 @@ class DiffusionTable(NamedTuple):
 @cache
 def table() -> DiffusionTable:
     """The parsed table."""
-    import tomllib
-
-    return build_table(tomllib.loads((resources.files(__package__ or "") / "diffusion.toml").read_text("utf-8")))
+    return build_table(read_table(__file__, "diffusion.toml"))
 
 
 def build_table(raw: Mapping[str, Any]) -> DiffusionTable:

@@ -30,8 +30,8 @@ from weighbridge.models.config.mapping import HfConfig, Leading, assemble, confi
 from weighbridge.models.config.reranker import mark, pooling_of
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
-from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf, to_gguf, to_hf
-from weighbridge.models.tokenizer import losses as tokenizer_losses
+from weighbridge.models.tokenizer.gguf import from_gguf, to_gguf
+from weighbridge.models.tokenizer.vocab import Vocab
 from weighbridge.tensors.nodes import Encode, LogicalTensor, Node
 
 #: Keys of config.json that describe how weights are stored: their type, their packing.
@@ -135,6 +135,8 @@ def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = N
         return data if stated else json.dumps({**config, "vocab_size": default}).encode()
 
     try:
+        from weighbridge.models.tokenizer import from_hf  # late: readers of ten kinds of files
+
         rules = (reader or model.family).document.tokenizer
         return from_hf(read, pre=options.pre, names=model.place.names(), rules=rules)
     except UnsupportedError as error:
@@ -264,6 +266,9 @@ def _losses_of(config: HfConfig) -> list[Loss]:
 
 def tokenizer_files(model: OpenModel) -> tuple[dict[str, bytes], list[Loss]]:
     """The tokenizer's files for a GGUF's vocabulary, and their losses."""
+    from weighbridge.models.tokenizer import losses as tokenizer_losses
+    from weighbridge.models.tokenizer import to_hf
+
     vocab, rules = from_gguf(model.metadata), None
     with suppress(UnsupportedError):  # an architecture without a table has no special rules
         rules = model.family.document.tokenizer

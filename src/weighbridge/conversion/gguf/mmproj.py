@@ -27,7 +27,7 @@ from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.naming import as_read
-from weighbridge.models.arch.registry import families_of_graph, projector_of_hf
+from weighbridge.models.arch.registry import families_of_graph
 from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
@@ -57,11 +57,6 @@ def to_mmproj(model: OpenModel, options: GgufFileOptions) -> PlanBuilder:
             Loss(f"left out, as asked: {count} of the language model; wb convert SRC DST.gguf writes it")
         )
     return draft
-
-
-def hint(model: OpenModel) -> str:
-    """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
-    return "" if projector_of_hf(model.config) is None else "; wb convert SRC DST.gguf --mmproj writes it"
 
 
 def add_file(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> Collection[str]:

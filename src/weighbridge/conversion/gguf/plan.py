@@ -8,6 +8,7 @@ an image or video model: `conversion/gguf/diffusion.py`
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -17,19 +18,18 @@ from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import dense_modules, diffusion, ggml_upgrade, metadata, mmproj, reranker
+from weighbridge.conversion.gguf import dense_modules, metadata, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufFileOptions, GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
+from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
-from weighbridge.packings import mlx_affine_bridge
-from weighbridge.packings.read import ggml
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, storage_name, transcode
 
 
@@ -39,13 +39,11 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     if model.format == "gguf":
         return _from_gguf(model, options)
     if model.diffusion is not None and model.diffusion.denoises:
+        from weighbridge.conversion.gguf import diffusion
+
         return diffusion.to_gguf(model, model.diffusion, options)
     if model.format == "ggml":
-        tensors, losses, types = ggml_upgrade.tensors(model, options.dtype)
-        draft = PlanBuilder({}, losses=losses)
-        draft.tensors |= {name: cast_to(name, node, types[name], draft) for name, node in tensors.items()}
-        draft.metadata = ggml_upgrade.keys(model, draft.tensors, options, draft.notes)
-        return draft
+        return _from_ggml(model, options)
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
     family, target = model.family, None
@@ -59,8 +57,12 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         draft.metadata = metadata.for_gguf(model, {}, dtype, options, draft.losses, target=target)
         return draft
     draft = PlanBuilder({}, described=None if target is None else model)
-    written = mmproj.add_file(model, draft, towers or options) if options.with_mmproj else ()
-    list_unnamed(model, draft, written, mmproj.hint(model))
+    written: Collection[str] = ()
+    if options.with_mmproj:
+        from weighbridge.conversion.gguf import mmproj
+
+        written = mmproj.add_file(model, draft, towers or options)
+    list_unnamed(model, draft, written, _mmproj_hint)
     unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
     unused = [i for i in unmapped if family.rows[i[0]].zeros]
     for part, roles in (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused)):
@@ -98,6 +100,23 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     return draft
 
 
+def _from_ggml(model: OpenModel, options: GgufOptions) -> PlanBuilder:
+    """Plans a GGUF of a LLaMA file from before GGUF."""
+    from weighbridge.conversion.gguf import ggml_upgrade
+
+    tensors, losses, types = ggml_upgrade.tensors(model, options.dtype)
+    draft = PlanBuilder({}, losses=losses)
+    for name, node in tensors.items():
+        draft.tensors[name] = cast_to(name, node, types[name], draft)
+    draft.metadata = ggml_upgrade.keys(model, draft.tensors, options, draft.notes)
+    return draft
+
+
+def _mmproj_hint(model: OpenModel) -> str:
+    """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
+    return "" if projector_of_hf(model.config) is None else "; wb convert SRC DST.gguf --mmproj writes it"
+
+
 def _stored_tensors(
     model: OpenModel, name: str, node: LogicalTensor, requested: DType, options: GgufOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
@@ -133,6 +152,8 @@ class _MovedTensors(NamedTuple):
 
 def _with_scale(graph: str, name: str, node: QuantizedTensor) -> _MovedTensors | None:
     """A tensor as blocks and one scale of the whole tensor; None if that isn't exact."""
+    from weighbridge.packings.read import ggml  # late: numpy
+
     split = ggml.split_global_scale(graph, name, node)
     block, reason = probe.block_for(split.blocks, dtype_policy.EXACT_BLOCKS) if split else (None, "")
     if split is None or block is None or reason:
@@ -144,6 +165,8 @@ def _with_scale(graph: str, name: str, node: QuantizedTensor) -> _MovedTensors |
 
 def _transcoded(name: str, node: QuantizedTensor, dtype: DType, options: GgufOptions) -> _MovedTensors:
     """A packed tensor in a block type that holds its codes; decoded to `dtype` if there is none."""
+    from weighbridge.packings import mlx_affine_bridge  # late: numpy
+
     source = node.packing.name
     symmetric = mlx_affine_bridge.as_int_quant(node)
     for form in (node,) if symmetric is None else (symmetric, node):

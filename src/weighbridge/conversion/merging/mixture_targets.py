@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from weighbridge.base.imports.tables import read_table
 
 _NUMBER: Final = "= "
 
@@ -68,5 +68,4 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def targets() -> tuple[MixtureTarget, ...]:
     """All architectures, in the order in which they are tried."""
-    text = files(__package__).joinpath("mixtures.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), _Table).architecture
+    return msgspec.convert(read_table(__file__, "mixtures.toml"), _Table).architecture

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -126,7 +127,7 @@ class MergedVocabulary:
 
 def _rows(node: Node, order: Sequence[int] | NDArray[np.int64]) -> Node:
     """Rows of a matrix, some of them several times."""
-    return Gather(node.spec.with_shape(len(order), *node.spec.shape[1:]), node, np.asarray(order, np.int64))
+    return Gather(node.spec.with_shape(len(order), *node.spec.shape[1:]), node, array("q", order))
 
 
 class _Embeddings:

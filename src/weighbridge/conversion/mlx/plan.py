@@ -49,7 +49,6 @@ _UNQUANTIZED: Final = ("conv", "norm")
 # `cast_predicate`: tensors that keep their type; a family's table adds names.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
-_TOWERS: Final = "; wb convert SRC DST --to mlx --towers writes it, for mlx-vlm"
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
 
@@ -84,7 +83,7 @@ def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
         )
     named = model.resolved.save("mlx")
     draft = PlanBuilder({}, {"format": "mlx"}, losses=unplaced(model, "mlx", "MLX folder"))
-    list_unnamed(model, draft, hint=_TOWERS if tower_names(model.config) else "")
+    list_unnamed(model, draft, hint=_towers_hint)
     for name in drop_tied_mlx(model, named, draft):
         del named[name]
     if unmapped := model.family.unmapped_roles("mlx", model.sizes, model.roles):
@@ -118,6 +117,10 @@ def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
     draft.texts |= {**model.texts, "config.json": json.dumps(config, indent=4).encode()}
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in named.values()))
     return draft
+
+
+def _towers_hint(model: OpenModel) -> str:
+    return "; wb convert SRC DST --to mlx --towers writes it, for mlx-vlm" if tower_names(model.config) else ""
 
 
 def index_of(tensors: Mapping[str, Node], elements: int) -> Callable[[Mapping[str, str]], bytes]:

@@ -225,7 +225,7 @@ class PlanContents:
         # One worker's budget, after reading ahead and parts being uploaded got their share.
         memory = self.write.memory
         remote = reads_remote(node for file in self.files for node in file.nodes)
-        shared = remote * room(memory) + isinstance(self.target, RemotePath) * (memory // 4)
+        shared = (room(memory) if remote else 0) + isinstance(self.target, RemotePath) * (memory // 4)
         costs = SlabCosts((memory - shared) // self.write.workers)
         for unit in (unit for file in self.files for unit in file.units):
             nodes = [node for _, node in unit]

@@ -8,23 +8,22 @@ that affect only speed and memory (threads, slabs) are left out.
 from __future__ import annotations
 
 import os
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from hashlib import blake2b
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.plan.contents import PlanContents
 from weighbridge.io.location import TreePath
-from weighbridge.io.ranges import RangeSource
 from weighbridge.io.source import BytesSource, FileSource, Source, Window
+from weighbridge.tensors import np
 from weighbridge.tensors.nodes.base import Node, Stored
 from weighbridge.tensors.nodes.compute import CastReport
 
@@ -59,6 +58,8 @@ def samples_of(states: Sequence[str]) -> list[str]:
 
     The digest detects writers that preserve size and time.
     """
+    from hashlib import blake2b
+
     samples = []
     for path in (Path(state.rpartition(": ")[0]) for state in states):
         try:
@@ -78,6 +79,8 @@ class _Hasher:
     """Hashes plain data, arrays and nodes into one digest; a repeated node is hashed as its number."""
 
     def __init__(self) -> None:
+        from hashlib import blake2b
+
         self._hash = blake2b(digest_size=16)
         self._nodes: dict[int, int] = {}
 
@@ -91,7 +94,7 @@ class _Hasher:
         self._hash.update(data)
 
     def include(self, value: Any) -> None:
-        for kind, include in _HASHERS:
+        for kind, include in _hashers():
             if isinstance(value, kind):
                 include(self, value)
                 return
@@ -103,6 +106,8 @@ class _Hasher:
             self.include(getattr(value, field.name))
 
     def node(self, node: Node) -> None:
+        from weighbridge.io.ranges import RangeSource
+
         if (number := self._nodes.get(id(node))) is not None:
             self._put("again", str(number).encode())
             return
@@ -127,10 +132,10 @@ class _Hasher:
         for value in values:
             self.include(value)
 
-    def array(self, values: np.ndarray[Any, Any]) -> None:
+    def ndarray(self, values: np.ndarray[Any, Any]) -> None:
         self._put(f"{values.dtype.str} {values.shape}", np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
 
-    def data(self, value: bytes | bytearray | memoryview) -> None:
+    def data(self, value: bytes | bytearray | memoryview | array[int]) -> None:
         self._put("bytes", memoryview(value).cast("B"))
 
     def plain(self, value: Any) -> None:
@@ -138,6 +143,8 @@ class _Hasher:
 
     def source(self, source: Source) -> None:
         """Hashes a decompressed source by its name; a tensor's place in a file is hashed with its node."""
+        from weighbridge.io.ranges import RangeSource
+
         if not isinstance(source, FileSource | Window | RangeSource):
             self.plain(source)
 
@@ -145,16 +152,19 @@ class _Hasher:
         """Skips a value that changes while running."""
 
 
-# Types of values, in the order in which they are tested -> their hasher. Dataclasses are hashed field by field.
-_HASHERS: tuple[tuple[Any, Callable[[_Hasher, Any], None]], ...] = (
-    (Node, _Hasher.node),
-    (Spec, lambda hasher, spec: hasher.include((spec.shape, spec.dtype.name))),
-    (CastReport, _Hasher.nothing),
-    (BytesSource, lambda hasher, source: hasher.data(source.data)),
-    (Source, _Hasher.source),
-    (np.ndarray, _Hasher.array),
-    (bytes | bytearray | memoryview, _Hasher.data),
-    (str | int | float | None | Enum | np.generic | np.dtype, _Hasher.plain),
-    (Mapping, lambda hasher, values: hasher.items(list(values.items()))),
-    (tuple | list | frozenset | range, _Hasher.items),
-)
+@cache
+def _hashers() -> tuple[tuple[Any, Callable[[_Hasher, Any], None]], ...]:
+    """Types of values, in the order in which they are tested, with their hasher. Dataclasses are hashed field by
+    field."""
+    return (
+        (Node, _Hasher.node),
+        (Spec, lambda hasher, spec: hasher.include((spec.shape, spec.dtype.name))),
+        (CastReport, _Hasher.nothing),
+        (BytesSource, lambda hasher, source: hasher.data(source.data)),
+        (Source, _Hasher.source),
+        (np.ndarray, _Hasher.ndarray),
+        (bytes | bytearray | memoryview | array, _Hasher.data),
+        (str | int | float | None | Enum | np.generic | np.dtype, _Hasher.plain),
+        (Mapping, lambda hasher, values: hasher.items(list(values.items()))),
+        (tuple | list | frozenset | range, _Hasher.items),
+    )

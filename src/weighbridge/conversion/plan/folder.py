@@ -31,7 +31,6 @@ from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper.source import WhisperForm, form_of
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
-from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 I64: Final = BY_NAME["I64"]
@@ -151,9 +150,11 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
         narrow |= probe.smallest_exact(named, frozenset({"F32", "F16", "BF16"}), draft.notes)
     for name, node in named.items():
         if blocks and name.endswith(BLOCKS) and isinstance(node, Node):
+            from weighbridge.packings.write.packers import gpt_oss_members  # late: numpy
+
             draft.moves.append(Move(name, node.spec.dtype.name, blocks, "exact"))
             scales = name.removesuffix(BLOCKS) + SCALES
-            draft.tensors[name], draft.tensors[scales] = packers.gpt_oss_members(node)
+            draft.tensors[name], draft.tensors[scales] = gpt_oss_members(node)
             continue
         dtype = dtype_policy.plain_dtype(options.dtype, node.spec)
         if dtype.kind is Kind.INT:

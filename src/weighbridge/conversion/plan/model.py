@@ -15,7 +15,6 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Finding
-from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.contents import PlanContents
 from weighbridge.conversion.result import Progress, Result, results_first
 from weighbridge.io.sink import disk_needed, foreign_files, listed
@@ -61,6 +60,8 @@ class Plan(PlanContents, Closing):
         part stays next to the target. Raises RefusedError if the target exists and must not be overwritten, or if the
         part to resume belongs to another plan; OSError.
         """
+        from weighbridge.conversion.plan import run as running  # late: a dry run doesn't need it, nor the sinks
+
         self.check()
         if self.bill is None:
             return running.run(self, progress)

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-import numpy as np
-
 from weighbridge.base.dtypes import BF16, F16, F32, F64, DType, Kind
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SLAB
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
+from weighbridge.tensors import np
 from weighbridge.tensors.nodes import Const, LogicalTensor, Node, QuantizedTensor, cast, is_stored_as
 
 # The most bytes of a vector that is read while planning. Norms and biases are smaller.

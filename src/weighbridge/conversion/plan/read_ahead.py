@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from weighbridge.io import ranges
-from weighbridge.io.ranges import CACHE, REQUEST
-from weighbridge.io.sink.journal import Piece
 from weighbridge.tensors.nodes.base import Node, RowRange, Stored, walk
 from weighbridge.tensors.prefetch import SourceRange, by_source, source_ranges
+
+if TYPE_CHECKING:
+    from weighbridge.io.sink.journal import Piece
 
 #: The most tasks that are announced and not yet started.
 TASKS: Final = 512
@@ -38,6 +38,8 @@ def reads_remote(nodes: Iterable[Node]) -> bool:
 
 def room(memory: int) -> int:
     """The bytes to read ahead within a budget of `memory` bytes: a quarter of it."""
+    from weighbridge.io.ranges import CACHE  # late: only plans that read remote files need threads
+
     return min(CACHE, memory // 4)
 
 
@@ -49,7 +51,9 @@ def announced(tasks: Iterator[Task], nodes: Iterable[Node], memory: int, running
     if not reads_remote(nodes):
         yield from tasks
         return
-    ranges.CACHED.restrict(room(memory))
+    from weighbridge.io.ranges import CACHED, REQUEST
+
+    CACHED.restrict(room(memory))
     most = room(memory) * 7 // 8  # bytes announced and not yet read
     taken: deque[int] = deque(maxlen=running)
     waiting: deque[tuple[Task, int]] = deque()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
 
 from weighbridge.base.errors import ChangedError, FormatError, RemoteError
 from weighbridge.base.limits import MIB
@@ -215,20 +216,22 @@ def _run_tasks(
     resumed, done = 0, 0
     total = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots)
     pending: dict[Future[int], tuple[Piece, ...]] = {}
+    # `concurrent.futures.wait` locks all pending futures for each that ends: with 64 workers, half of Python's time.
+    finished: SimpleQueue[Future[int]] = SimpleQueue()
     recorded: set[Piece] = set()  # by an interrupted run that didn't record all pieces of their task
 
     def collect() -> None:
         nonlocal done
-        for future in wait(pending, return_when=FIRST_COMPLETED).done:
-            pieces, crc = pending.pop(future), future.result()
-            done += sum(piece.size for piece in pieces)
-            for piece in pieces:
-                if piece in recorded:
-                    recorded.discard(piece)
-                    continue
-                sink.finished(piece, crc)
-                if piece.file in checksummed:
-                    digests[piece] = crc
+        future = finished.get()
+        pieces, crc = pending.pop(future), future.result()
+        done += sum(piece.size for piece in pieces)
+        for piece in pieces:
+            if piece in recorded:
+                recorded.discard(piece)
+                continue
+            sink.finished(piece, crc)
+            if piece.file in checksummed:
+                digests[piece] = crc
         if progress is not None:
             progress(resumed + done, total, "writing" if resumed + done < total else "syncing")
 
@@ -247,7 +250,9 @@ def _run_tasks(
         queued = 2 * plan.write.workers
         nodes = (node for file in plan.files for node in file.nodes)
         for task in announced(unfinished(), nodes, plan.write.memory, queued + 1):
-            pending[pool.submit(task.work)] = task.pieces
+            future = pool.submit(task.work)
+            pending[future] = task.pieces
+            future.add_done_callback(finished.put)
             if len(pending) > queued:
                 collect()
         while pending:

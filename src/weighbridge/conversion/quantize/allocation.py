@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.records import dataclass
+from weighbridge.tensors import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Choices that are kept at once.
 _KEPT: Final = 1 << 14

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from math import prod
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType, Kind
 from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FileType
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.spec import Shape, Spec, without_leading_ones
 from weighbridge.conversion.quantize import ftypes
 
@@ -53,10 +53,7 @@ class DiffusionTypes(NamedTuple):
 @cache
 def table() -> DiffusionTypes:
     """The parsed table."""
-    import tomllib
-
-    path = resources.files(__package__ or "") / "diffusion_types.toml"
-    return build_table(tomllib.loads(path.read_text("utf-8")))
+    return build_table(read_table(__file__, "diffusion_types.toml"))
 
 
 def build_table(raw: Mapping[str, Any]) -> DiffusionTypes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.ftypes import FILE_TYPES, FileType
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 
 
@@ -51,10 +51,7 @@ class FtypeRules:
 @cache
 def table() -> FtypeRules:
     """The parsed rules."""
-    import tomllib
-
-    text = (resources.files(__package__ or "") / "ftypes.toml").read_text(encoding="utf-8")
-    return build_table(tomllib.loads(text))
+    return build_table(read_table(__file__, "ftypes.toml"))
 
 
 def build_table(raw: Mapping[str, Any], ftypes: Mapping[str, FileType] = FILE_TYPES) -> FtypeRules:

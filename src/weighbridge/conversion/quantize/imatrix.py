@@ -14,10 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.records import dataclass
@@ -25,8 +22,12 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.ggml import imatrix as files
 from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, ImatrixForm, ImatrixPart
 from weighbridge.io.source import Source
+from weighbridge.tensors import np
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float32]"
 
 # llama-imatrix's default of tokens per chunk (n_ctx / n_parallel).
 CHUNK_SIZE: Final = 512

@@ -5,7 +5,6 @@ The tensors and keys are those of the GGUF that a conversion of the model would 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -232,12 +231,14 @@ def _load_imatrix(options: QuantizeOptions, made: importance.ImportanceMatrix | 
         if any(parts.values()):
             raise UsageError("--include-weights and --exclude-weights need an importance matrix", hint="--imatrix FILE")
         return None
+    from hashlib import sha256
+
     if made is not None:
-        matrix, digest = made, hashlib.sha256(importance.encode(made, "gguf")).hexdigest()
+        matrix, digest = made, sha256(importance.encode(made, "gguf")).hexdigest()
     else:
         with FileSource(options.imatrix) as source:
             matrix = importance.read(source)
-            digest = hashlib.sha256(source.read(0, source.size)).hexdigest()
+            digest = sha256(source.read(0, source.size)).hexdigest()
     for option, part in ((name, part) for name in parts for part in parts[name]):
         if not any(part in name for name in matrix.entries):
             hint = suggest_for_glob(part, matrix.entries)

@@ -14,10 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import UsageError
@@ -26,10 +23,13 @@ from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize.allocation import Allocation, Offer, allocate, hull
 from weighbridge.conversion.quantize.inputs import QuantizeInputs
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, np
 from weighbridge.tensors.nodes import Node, cast
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float32]"
 
 # The candidates, if a tensor's rows are whole blocks of them. The first ones need an importance matrix.
 CANDIDATES: Final = (

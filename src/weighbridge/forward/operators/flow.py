@@ -8,14 +8,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Final
 
 import msgspec
 
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.forward.graph import FamilyGraph
 
@@ -73,7 +72,7 @@ def flows() -> FlowTable:
 
 
 def _toml(name: str) -> object:
-    return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
+    return read_table(__file__, name)
 
 
 @dataclass(frozen=True, slots=True)

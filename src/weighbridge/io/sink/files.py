@@ -23,7 +23,7 @@ from weighbridge.io.source import FileSource
 
 # Errors of system calls that the file system or kernel doesn't support: fall back to plain writes.
 CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
-_WORTH_BEGINNING = 1 << 20  # bytes: fewer aren't worth a system call
+_WORTH_BEGINNING = 8 << 20  # bytes: fewer aren't worth a system call
 _COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to be cheap, short enough for progress
 
 
@@ -52,6 +52,7 @@ class OutFile:
         flags = kind | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(path, flags, 0o666)  # mode as any normal file: the umask decides
         self._lock = threading.Lock()
+        self._waiting = 0  # bytes written since `_begin_to_disk`, about: threads may overlook each other's
         try:
             _preallocate(self._fd, size) if reserved else os.ftruncate(self._fd, size)
         except BaseException:
@@ -63,11 +64,11 @@ class OutFile:
         view = memoryview(data).cast("B")
         if offset < 0 or offset + len(view) > self.size:
             raise UsageError(f"a write of {len(view)} bytes at {offset} into a file of {self.size}")
-        start, size = offset, len(view)
+        size = len(view)
         while len(view):
             done = self._pwrite(view, offset)
             view, offset = view[done:], offset + done
-        _begin_to_disk(self._fd, start, size)
+        self._begin_to_disk(size)
 
     def _pwrite(self, view: memoryview, offset: int) -> int:
         if hasattr(os, "pwrite"):
@@ -92,9 +93,17 @@ class OutFile:
                 raise
             if got == 0:  # the source became shorter: the plain read reports it properly
                 return False
-            _begin_to_disk(self._fd, offset + done, got)
+            self._begin_to_disk(got)
             done += got
         return True
+
+    def _begin_to_disk(self, size: int) -> None:
+        """Starts writing back what was written (sync_file_range(2)), once enough has been: the disk may otherwise idle
+        until the final sync. `size`: bytes that were just written. Guarantees nothing: the sync reports errors."""
+        self._waiting += size
+        if self._waiting >= _WORTH_BEGINNING and (call := _sync_file_range()) is not None:
+            self._waiting = 0
+            call(self._fd, 0, 0, 2)  # SYNC_FILE_RANGE_WRITE: all dirty pages of the file
 
     def adopt(self, origins: Iterable[object]) -> None:
         """Does nothing: ranges that a store would copy server-side are written through `copy` and `write`."""
@@ -126,13 +135,6 @@ class OutFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-
-def _begin_to_disk(fd: int, offset: int, size: int) -> None:
-    """Starts writing back bytes that were just written (sync_file_range(2)), since the disk may otherwise idle until
-    the final sync. Guarantees nothing: the sync reports errors."""
-    if size >= _WORTH_BEGINNING and (call := _sync_file_range()) is not None:
-        call(fd, offset, size, 2)  # SYNC_FILE_RANGE_WRITE
 
 
 @cache

@@ -28,12 +28,13 @@ from weighbridge.base.errors import RemoteError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
 from weighbridge.io.location import RemotePath
+from weighbridge.io.sink.checks import resolved
 from weighbridge.io.sink.files import OutFile
 from weighbridge.io.sink.journal import FileRange, Piece
 from weighbridge.io.sink.open import AnySink
 from weighbridge.io.sink.publish import publish_folder, sync_folder
 from weighbridge.io.sink.records import FolderRecords, Records
-from weighbridge.io.sink.target import Sink, resolved
+from weighbridge.io.sink.target import Sink
 from weighbridge.io.sink.upload import ObjectState, ObjectStore, UploadSink, mark_of
 from weighbridge.io.source import FileSource
 

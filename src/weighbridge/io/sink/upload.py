@@ -26,9 +26,9 @@ from typing import IO, Final, NamedTuple, Protocol
 
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
+from weighbridge.io.sink.checks import listed
 from weighbridge.io.sink.journal import FileRange, Piece
 from weighbridge.io.sink.staging import Staging, refused_if_taken
-from weighbridge.io.sink.target import listed
 from weighbridge.io.source import Source
 
 #: Requests under way at one time; each holds a part in memory.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
+
+from weighbridge.base.imports.tables import read_table
 
 
 class MlxFields(Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,11 +33,9 @@ class MlxFields(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def fields() -> Mapping[str, MlxFields]:
     """Returns the fields that mlx-lm reads, by model_type."""
-    import tomllib
-
     from weighbridge.models.arch.tables import validate
 
-    document = tomllib.loads((resources.files(__package__ or "") / "mlx_fields.toml").read_text(encoding="utf-8"))
+    document = read_table(__file__, "mlx_fields.toml")
     return {name: validate.convert(row, MlxFields) for name, row in document.items()}
 
 

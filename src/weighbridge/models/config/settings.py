@@ -13,18 +13,18 @@ defaults is a setting too. A value without effect (the table's `assumed` and `im
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
-from fnmatch import translate
 from functools import cache
-from importlib import resources
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct, toml
+from msgspec import Struct, convert
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.derived import f32
@@ -304,13 +304,35 @@ class _HarmlessTable(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def groups() -> tuple[HarmlessGroup, ...]:
     """Returns the groups of harmless.toml."""
-    text = (resources.files(__package__ or "") / "harmless.toml").read_text(encoding="utf-8")
-    return tuple(toml.decode(text, type=_HarmlessTable).group)
+    return tuple(convert(read_table(__file__, "harmless.toml"), _HarmlessTable).group)
+
+
+class KeyPatterns(NamedTuple):
+    """Keys of a group by the place of their stars. (Regular expressions would take as long to compile as the rest of
+    the table takes to read.)"""
+
+    exact: frozenset[str]
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    parts: tuple[str, ...]
+
+    @staticmethod
+    def of(keys: Iterable[str]) -> KeyPatterns:
+        by_stars: dict[tuple[bool, ...], list[str]] = {}
+        for key in keys:
+            by_stars.setdefault((key.startswith("*"), key.endswith("*")), []).append(key.strip("*"))
+        exact, starts, ends, parts = (by_stars.get(stars, ()) for stars in product((False, True), repeat=2))
+        return KeyPatterns(frozenset(exact), tuple(starts), tuple(ends), tuple(parts))
+
+    def match(self, key: str) -> bool:
+        return key in self.exact or key.startswith(self.starts) or key.endswith(self.ends) or any(
+            part in key for part in self.parts
+        )  # fmt: skip
 
 
 @cache
-def _patterns() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile("|".join(map(translate, group.keys))) for group in groups())
+def _patterns() -> tuple[KeyPatterns, ...]:
+    return tuple(KeyPatterns.of(group.keys) for group in groups())
 
 
 def why_harmless(key: str, family: Family, config: Mapping[str, Any] = MappingProxyType({})) -> str:

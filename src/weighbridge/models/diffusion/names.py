@@ -17,11 +17,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from importlib import resources
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.imports.tables import read_table, tables_in
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 
@@ -99,10 +99,7 @@ def filled(template: str, numbers: Iterable[str]) -> str:
 @cache
 def documents() -> Mapping[str, Mapping[str, Any]]:
     """Returns the parsed TOML tables by name."""
-    import tomllib
-
-    files = (path for path in (resources.files(__package__ or "") / "names").iterdir() if path.name.endswith(".toml"))
-    return {path.name.removesuffix(".toml"): tomllib.loads(path.read_text("utf-8")) for path in files}
+    return {name: read_table(__file__, f"names/{name}.toml") for name in tables_in(__file__, "names")}
 
 
 @cache

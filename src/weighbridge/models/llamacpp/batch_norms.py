@@ -58,7 +58,7 @@ def unfolded(family: Family, expansion: Expansion, tensors: Mapping[str, Logical
     out: dict[str, LogicalTensor] = {}
     for start in starts(family, expansion):
         shape = tensors[f"{start}weight"].spec.shape
-        ones = const(np.full(shape, np.float32(1) - BATCH_EPSILON, "<f4"), F32)
+        ones = const(np.full(shape, np.float32(1) - np.float32(BATCH_EPSILON), "<f4"), F32)
         out |= {f"{start}{MEAN}": zeros(shape, F32), f"{start}{VARIANCE}": ones}
         out[f"{start}{BATCHES}"] = const(np.zeros((), "<i8"), BY_NAME["I64"])
     return out

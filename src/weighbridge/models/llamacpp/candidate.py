@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.naming import MappingReport
@@ -60,8 +59,7 @@ class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def table() -> LoaderTable:
     """Returns the parsed architectures.toml."""
-    text = (files(__package__) / "architectures.toml").read_text("utf-8")
-    return convert(tomllib.loads(text), LoaderTable, strict=False)
+    return convert(read_table(__file__, "architectures.toml"), LoaderTable, strict=False)
 
 
 _VARIED: Final = "varies by layer"  # in the error for a list in place of a family's one number

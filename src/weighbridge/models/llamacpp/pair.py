@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.registry import families_of_graph, family_of_gguf, projector_of_gguf
 from weighbridge.models.llamacpp.candidate import Candidate
@@ -40,8 +39,7 @@ class WidthTable(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def table() -> WidthTable:
     """Returns the parsed widths.toml."""
-    text = (files(__package__) / "widths.toml").read_text("utf-8")
-    return convert(tomllib.loads(text), WidthTable, strict=False)
+    return convert(read_table(__file__, "widths.toml"), WidthTable, strict=False)
 
 
 class Width(NamedTuple):

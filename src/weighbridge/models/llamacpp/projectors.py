@@ -3,16 +3,15 @@ function per rule. The verdicts are those of `mtmd_init_from_file`; tests compar
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.spec import without_leading_ones
 from weighbridge.containers.base import Severity
 from weighbridge.models.arch.naming import some
@@ -37,8 +36,7 @@ class ProjectorTable(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def table() -> ProjectorTable:
     """Returns the parsed projectors.toml."""
-    text = (files(__package__) / "projectors.toml").read_text("utf-8")
-    return convert(tomllib.loads(text), ProjectorTable, strict=False)
+    return convert(read_table(__file__, "projectors.toml"), ProjectorTable, strict=False)
 
 
 def modalities(model: Candidate) -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache, cached_property
-from importlib.resources import files
 from typing import Any
 
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Sizes
@@ -42,8 +41,7 @@ class ClassTable(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def table() -> ClassTable:
     """Returns the parsed classes.toml."""
-    text = (files(__package__) / "classes.toml").read_text("utf-8")
-    return convert(tomllib.loads(text), ClassTable)
+    return convert(read_table(__file__, "classes.toml"), ClassTable)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,24 @@ parses vocabulary file formats; `pretokenizer` maps llama.cpp's pre-tokenizer na
 
 from __future__ import annotations
 
-from weighbridge.models.tokenizer.gguf import from_gguf, to_gguf
-from weighbridge.models.tokenizer.hf.read import from_hf
-from weighbridge.models.tokenizer.hf.write import losses, to_hf
-from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind
+from typing import TYPE_CHECKING
+
+from weighbridge.base.imports.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from weighbridge.models.tokenizer.gguf import from_gguf, to_gguf
+    from weighbridge.models.tokenizer.hf.read import from_hf
+    from weighbridge.models.tokenizer.hf.write import losses, to_hf
+    from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind
 
 __all__ = ["ChatTemplate", "TokenType", "Vocab", "VocabKind", "from_gguf", "from_hf", "losses", "to_gguf", "to_hf"]
+
+__getattr__ = lazy_names(
+    globals(),
+    {
+        "gguf": "from_gguf to_gguf",
+        "hf.read": "from_hf",
+        "hf.write": "losses to_hf",
+        "vocab": "ChatTemplate TokenType Vocab VocabKind",
+    },
+)

@@ -15,13 +15,12 @@ chain of pre-tokenizers is normalized and looked up in `pretokenizers.toml`. Nor
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Collection, Iterator
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.base.records import dataclass
 from weighbridge.models.tokenizer.vocab import SPACE, Json
@@ -78,7 +77,7 @@ class PretokenizerTable:
 
 @cache
 def _document() -> Json:
-    return tomllib.loads((files(__package__) / "pretokenizers.toml").read_text("utf-8"))
+    return read_table(__file__, "pretokenizers.toml")
 
 
 @cache

@@ -4,17 +4,16 @@ the purpose of each file. Reads small files only."""
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
 
 from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.family import Family
@@ -55,8 +54,7 @@ class FolderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def folder_table() -> FolderTable:
-    text = files(__package__).joinpath("folder.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), FolderTable)
+    return msgspec.convert(read_table(__file__, "folder.toml"), FolderTable)
 
 
 @dataclass(frozen=True, slots=True)

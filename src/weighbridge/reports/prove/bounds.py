@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+
+from weighbridge.base.imports.tables import read_table
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
@@ -47,8 +48,7 @@ class RunBounds(NamedTuple):
 @cache
 def table() -> Bounds:
     """Returns the parsed table."""
-    text = (resources.files(__package__ or "") / "bounds.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=Bounds)
+    return msgspec.convert(read_table(__file__, "bounds.toml"), Bounds)
 
 
 def type_of(tensor: LogicalTensor) -> str:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from itertools import product
 from typing import Any, Final, Literal
 
 import msgspec
 
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.models.config.card import scalar, scalars
 
@@ -73,8 +73,7 @@ class StatedLicence:
 @cache
 def table() -> Mapping[str, LicenceRow]:
     """The rows by the Hub's tag."""
-    text = (resources.files(__package__ or "") / "licences.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=LicenceTable).licence
+    return msgspec.convert(read_table(__file__, "licences.toml"), LicenceTable).licence
 
 
 @cache

@@ -11,15 +11,14 @@ A report answers two questions separately: how bad is the worst finding (`ScanVe
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.limits import (
     SCAN_BYTES,
     SCAN_DEPTH,
@@ -73,7 +72,7 @@ class ScanRule(NamedTuple):
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
         f"{group}/{name}": ScanRule(ScanVerdict(verdict), text)
-        for group, rules in tomllib.loads(files(__package__).joinpath("rules.toml").read_text("utf-8")).items()
+        for group, rules in read_table(__file__, "rules.toml").items()
         for name, (verdict, text) in rules.items()
     }
 )

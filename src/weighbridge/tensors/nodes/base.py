@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import ClassVar, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UsageError
@@ -31,10 +29,13 @@ from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.io.source import Source
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, np
 from weighbridge.tensors.scratch import scratch_buffers
 
-Bytes = NDArray[np.uint8]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Bytes: TypeAlias = "NDArray[np.uint8]"
 
 
 #: Bytes that a transpose or a view reads at a time. They and their part of the result fit in the second-level cache.
@@ -280,30 +281,29 @@ class Concat(Node):
 class Gather(UnaryNode):
     """Rows of a source in a different order: row i is the source's row `order[i]`, I64 [rows]."""
 
-    order: NDArray[np.int64]
+    order: array[int]
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         width = self.spec.row_bytes
         rows, want = out.reshape(hi - lo, width), self.order[lo:hi]
         if self._dense(want):
-            first = int(want.min())
-            block = self.source.read(first, int(want.max()) + 1)
-            kernels.gather_rows(block, want - first, width, out)
+            first = min(want)
+            block = self.source.read(first, max(want) + 1)
+            kernels.gather_rows(block, np.frombuffer(want, np.int64) - first, width, out)
             return
         for a, b in _consecutive(want):
-            start = int(want[a])
-            self.source.read(start, start + b - a, rows[a:b].reshape(-1))
+            self.source.read(want[a], want[a] + b - a, rows[a:b].reshape(-1))
 
     @staticmethod
-    def _dense(want: NDArray[np.int64]) -> bool:
+    def _dense(want: array[int]) -> bool:
         """Whether one read of the whole span costs little more than the rows themselves."""
-        return int(want.max()) - int(want.min()) < 2 * len(want)
+        return max(want) - min(want) < 2 * len(want)
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
         want = self.order[lo:hi]
         if self._dense(want):
-            return [RowRange(self.source, int(want.min()), int(want.max()) + 1)]
-        return [RowRange(self.source, int(want[a]), int(want[a]) + b - a) for a, b in _consecutive(want)]
+            return [RowRange(self.source, min(want), max(want) + 1)]
+        return [RowRange(self.source, want[a], want[a] + b - a) for a, b in _consecutive(want)]
 
     def _scratch(self, lo: int, hi: int) -> int:
         want, runs = self.order[lo:hi], self.needs(lo, hi)
@@ -311,11 +311,10 @@ class Gather(UnaryNode):
         return span + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
 
 
-def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _consecutive(order: array[int]) -> Iterator[tuple[int, int]]:
     """Index ranges [a, b) over which `order` counts up by one."""
-    breaks = np.flatnonzero(np.diff(order) != 1) + 1
-    edges = [0, *breaks.tolist(), len(order)]
-    yield from pairwise(edges)
+    breaks = [i for i, (a, b) in enumerate(pairwise(order), 1) if b - a != 1]
+    yield from pairwise([0, *breaks, len(order)])
 
 
 @dataclass(frozen=True, eq=False)

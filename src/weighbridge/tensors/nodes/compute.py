@@ -8,18 +8,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import cached_property
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
-from weighbridge.tensors import bits, kernels, refining
+from weighbridge.tensors import bits, kernels, np, refining
 from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, borrow
 from weighbridge.tensors.nodes.quantized import aligned_values
 from weighbridge.tensors.reference import legacy_blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Memory for making a band of a source, if fewer rows take less.
 _BAND_COST = 2 * MIB

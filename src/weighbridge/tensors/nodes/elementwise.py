@@ -4,13 +4,11 @@ with a number of the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`),
 
 from __future__ import annotations
 
-import numpy as np
-
 from weighbridge.base.dtypes import F16
 from weighbridge.base.errors import FormatError
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import functions
+from weighbridge.tensors import functions, np
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
 
 _SHORTEST = 1e-12

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeGuard, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from weighbridge.base.dtypes import F16, F32, DType, Kind, swap_plan
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, np
 from weighbridge.tensors.nodes.base import Concat, Gather, Node, Slice, Stored, Strided, walk
 from weighbridge.tensors.nodes.compute import Cast, CastReport, Decode, Encode, SwapBytes, Transpose
 from weighbridge.tensors.nodes.elementwise import IntCast
 from weighbridge.tensors.nodes.quantized import LogicalTensor, PackedSource, QuantizedTensor
 from weighbridge.tensors.reference import legacy_blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: A node stays a node; a quantized tensor stays one if its rows allow.
 T = TypeVar("T", Node, LogicalTensor)

@@ -7,21 +7,25 @@ with different parameters, becomes a `DecodePacked` with a reason, which the pla
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, overload
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import chain, count
+from operator import ne
+from typing import TYPE_CHECKING, Any, overload
 
 from weighbridge.base.dtypes import F32, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec, in_c_order
+from weighbridge.tensors import np
 from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, Slice, Stored, Strided
 from weighbridge.tensors.nodes.compute import Transpose
 from weighbridge.tensors.nodes.logical import T, cast, decode
 from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Spreading
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def const(array: NDArray[Any], dtype: DType) -> Const:
@@ -193,30 +197,32 @@ def stack(parts: Sequence[T]) -> T:
 class RowOrder:
     """An order of rows, I64 [rows]: row i is row `rows[i]`. Created and checked once for all layers and experts."""
 
-    def __init__(self, rows: NDArray[np.int64]) -> None:
-        self.rows = np.ascontiguousarray(rows, np.int64)
+    def __init__(self, rows: Iterable[int]) -> None:
+        self.rows = rows if isinstance(rows, array) else array("q", rows)
         self._blocks: dict[int, RowOrder | None] = {1: self}
 
     @cached_property
     def inside(self) -> bool:
         """Whether all entries are rows of a tensor with that many rows."""
-        return not len(self.rows) or bool(self.rows.min() >= 0 and self.rows.max() < len(self.rows))
+        return not self.rows or (min(self.rows) >= 0 and max(self.rows) < len(self.rows))
 
     @cached_property
     def changes(self) -> bool:
         """Whether any row moves."""
-        return not np.array_equal(self.rows, np.arange(len(self.rows)))
+        return any(map(ne, self.rows, count()))
 
     def blocks(self, height: int) -> RowOrder | None:
         """The order of blocks of rows; None if the blocks don't stay whole."""
         if height not in self._blocks:
-            split = self.rows.reshape(-1, height) if len(self.rows) % height == 0 else self.rows[:0].reshape(0, 1)
-            whole = len(split) and (split[:, 0] % height == 0).all() and (np.diff(split, axis=1) == 1).all()
-            self._blocks[height] = RowOrder(self.rows[::height] // height) if whole else None
+            firsts = self.rows[::height]
+            blocks = chain.from_iterable(range(first, first + height) for first in firsts)
+            whole = 0 < len(self.rows) == len(firsts) * height and not any(map(ne, self.rows, blocks))
+            whole = whole and not any(first % height for first in firsts)
+            self._blocks[height] = RowOrder(first // height for first in firsts) if whole else None
         return self._blocks[height]
 
 
-def gather(node: T, order: RowOrder | NDArray[np.int64]) -> T:
+def gather(node: T, order: RowOrder | Iterable[int]) -> T:
     """Rows in the given order. Two successive gathers become one; an identity order is dropped."""
     if not isinstance(order, RowOrder):
         order = RowOrder(order)
@@ -227,7 +233,7 @@ def gather(node: T, order: RowOrder | NDArray[np.int64]) -> T:
     if node.spec.flat:
         raise UnsupportedError(f"{node.spec}: rows that aren't whole atoms can't be moved")
     if isinstance(node, Gather):
-        return gather(node.source, node.order[order.rows])
+        return gather(node.source, [node.order[row] for row in order.rows])
     if isinstance(node, QuantizedTensor):
         return _gather_packed(node, order)
     return Gather(node.spec, node, order.rows)

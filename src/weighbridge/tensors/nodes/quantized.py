@@ -6,16 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, final, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.plugins import guard
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec
+from weighbridge.tensors import np
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Packing(Protocol):

@@ -16,15 +16,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, OLD, DType
-from weighbridge.tensors.reference.blocks32 import fifth_bits, pack_nibbles
-from weighbridge.tensors.reference.codec import Parts, Unpacking, pack, view
-from weighbridge.tensors.reference.floats import Array, Bytes
+from weighbridge.base.imports.lazy import lazy_module
+from weighbridge.tensors import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weighbridge.tensors.reference import blocks32, codec
+    from weighbridge.tensors.reference.floats import Array, Bytes
+else:
+    blocks32 = lazy_module("weighbridge.tensors.reference.blocks32")
+    codec = lazy_module("weighbridge.tensors.reference.codec")
 
 
 class LegacyForm(NamedTuple):
@@ -73,32 +78,32 @@ def decode(dtype: DType, data: Bytes, out: NDArray[np.float32]) -> None:
     out[:] = values.reshape(-1)
 
 
-def unpacking(dtype: DType) -> Unpacking:
+def unpacking(dtype: DType) -> codec.Unpacking:
     """How the values of an old type's block follow from its parts."""
     zero = FORMS[dtype.name].zero
     codes = f"d * (q - {zero})" if zero else "d * q"
     minimum = " + m" if any(field.name == "m" for field in dtype.fields) else ""
-    return Unpacking(codes + minimum, partial(_parts, dtype))
+    return codec.Unpacking(codes + minimum, partial(_parts, dtype))
 
 
-def _parts(dtype: DType, data: Bytes) -> Parts:
-    blocks = view(dtype.name, data)
+def _parts(dtype: DType, data: Bytes) -> codec.Parts:
+    blocks = codec.view(dtype.name, data)
     codes = _codes(FORMS[dtype.name], blocks["qs"]).astype(np.int32)
     if _has(blocks, "qh"):
-        codes |= fifth_bits(blocks["qh"])
+        codes |= blocks32.fifth_bits(blocks["qh"])
     scales = {name: blocks[name].astype(np.float32)[:, None] for name in ("d", "m") if _has(blocks, name)}
     return {**scales, "q": codes}
 
 
 def repack(dtype: DType, data: Bytes, out: Bytes) -> None:
     """Today's blocks of the same numbers."""
-    form, blocks = FORMS[dtype.name], view(dtype.name, data)
+    form, blocks = FORMS[dtype.name], codec.view(dtype.name, data)
     fields: dict[str, Array] = {name: blocks[name] for name in blocks.dtype.names or ()}
     with np.errstate(over="ignore"):  # real files have no scale beyond F16; such a scale becomes infinite
         fields |= {name: fields[name].astype(np.float16) for name in ("d", "m") if name in fields}
     if blocks["qs"].dtype == np.uint8:
-        fields["qs"] = pack_nibbles(_codes(form, blocks["qs"]).astype(np.int32))
-    out[:] = pack(form.current_type or "", **fields)
+        fields["qs"] = blocks32.pack_nibbles(_codes(form, blocks["qs"]).astype(np.int32))
+    out[:] = codec.pack(form.current_type or "", **fields)
 
 
 def _has(blocks: Array, field: str) -> bool:

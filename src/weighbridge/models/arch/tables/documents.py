@@ -10,20 +10,20 @@ searched if no shipped family matches.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from types import ModuleType
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.imports.tables import read_table, tables_in
 from weighbridge.base.plugins import FAMILIES, plugins
 from weighbridge.base.records import dataclass
 from weighbridge.models.arch.tables.schema import WrapperEntry
-from weighbridge.models.arch.tables.short_forms import Document, overlaid, parse, shared
+from weighbridge.models.arch.tables.short_forms import Document, expanded, overlaid, parse, shared
 from weighbridge.models.arch.tables.validate import convert, nearest_word
 
 _NAMES: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
@@ -44,26 +44,25 @@ _COMMON: Final = "common"  # the mixin below every table
 # ---------------------------------------------------------------------- files
 
 
-def _texts(folder: Traversable) -> dict[str, str]:
-    """The TOML files of a folder by their names, in alphabetical order."""
-    files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
-    return {name.removesuffix(".toml"): (folder / name).read_text(encoding="utf-8") for name in files}
-
-
-_TABLES: Final = "weighbridge.models.arch.tables"
+def _texts(folder: str) -> dict[str, str]:
+    """The texts of the TOML files in one of our folders by their names, in the order of `tables_in`."""
+    texts = {}
+    for name in tables_in(__file__, folder):
+        with open(os.path.join(os.path.dirname(__file__), folder, f"{name}.toml"), "rb") as file:
+            texts[name] = file.read().decode()
+    return texts
 
 
 @cache
 def projector_texts() -> Mapping[str, str]:
     """The text of every projector's table by projector type, which is the file's name."""
-    texts = _texts(resources.files(_TABLES) / "projectors")
+    texts = _texts("projectors")
     return {name: f'name = "{name}"\ngguf = "clip"\n{text}' for name, text in texts.items()}
 
 
 @cache
 def _projector_mixin(name: str) -> Document:
-    file = resources.files(_TABLES) / "projectors" / "mixins" / f"{name}.toml"
-    return parse(file.read_text(encoding="utf-8"))
+    return expanded(read_table(__file__, f"projectors/mixins/{name}.toml"))
 
 
 @cache
@@ -82,7 +81,7 @@ def projector_document(name: str) -> Document:
 @cache
 def shipped() -> Mapping[str, str]:
     """The text of every shipped table by its family's name, which is its file's."""
-    texts = _texts(resources.files("weighbridge.models.arch.tables") / "families")
+    texts = _texts("families")
     return {name: f'name = "{name}"\n{text}' for name, text in texts.items()}
 
 
@@ -91,7 +90,10 @@ def plugged_in() -> Mapping[str, str]:
     """The text of every table of installed plug-ins. UsageError if two have the same name."""
     out: dict[str, str] = {}
     for package in plugins(FAMILIES, ModuleType).values():
-        texts = _texts(resources.files(package))
+        from importlib import resources  # late: it loads readers of archives, too
+
+        files = sorted(f.name for f in resources.files(package).iterdir() if f.name.endswith(".toml"))
+        texts = {f.removesuffix(".toml"): (resources.files(package) / f).read_text(encoding="utf-8") for f in files}
         if twice := texts.keys() & {*out, *shipped()}:
             raise UsageError(f"the plug-in {package.__name__} brings a second family {min(twice)}")
         out |= texts
@@ -101,11 +103,9 @@ def plugged_in() -> Mapping[str, str]:
 @cache
 def mixin(name: str) -> Document:
     """A shipped mixin by its name."""
-    folder = resources.files("weighbridge.models.arch.tables") / "mixins"
-    if not (file := folder / f"{name}.toml").is_file():
-        known = [f.name.removesuffix(".toml") for f in folder.iterdir()]
-        raise UsageError(f"include: unknown mixin {name!r}{nearest_word(name, sorted(known))}")
-    return parse(file.read_text(encoding="utf-8"))
+    if name not in (known := tables_in(__file__, "mixins")):  # a user's table may include anything
+        raise UsageError(f"include: unknown mixin {name!r}{nearest_word(name, known)}")
+    return expanded(read_table(__file__, f"mixins/{name}.toml"))
 
 
 @cache
@@ -117,8 +117,9 @@ def wrappers() -> Mapping[str, WrapperEntry]:
 @cache
 def document(name: str) -> Document:
     """The table of a family in its file."""
-    text = shipped().get(name)
-    if text is None and (text := plugged_in().get(name)) is None:
+    if name in shipped():
+        return expanded({"name": name, **read_table(__file__, f"families/{name}.toml")})
+    if (text := plugged_in().get(name)) is None:
         raise UsageError(f"like: unknown family {name!r}{nearest_word(name, (*shipped(), *plugged_in()))}")
     return parse(text)
 

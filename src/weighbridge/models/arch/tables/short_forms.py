@@ -18,10 +18,10 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache, reduce
-from importlib import resources
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.models.arch.tables.validate import nearest_word
 
 Document = Mapping[str, Any]
@@ -47,22 +47,24 @@ def parse(text: str) -> Document:
     """A table from its TOML, its short forms expanded."""
     import tomllib
 
-    table = tomllib.loads(text)
+    return expanded(tomllib.loads(text))
+
+
+def expanded(table: Document) -> Document:
+    """A table with its short forms expanded."""
     out = {"gguf": table["name"], **table} if "name" in table and "like" not in table else table
     out = {key: _joined(value, key if key == "defaults" else "") for key, value in out.items()}
     if isinstance(excluded := out.get("exclude"), list) and all(isinstance(entry, str) for entry in excluded):
         out["exclude"] = [f"{start}{dot}{name}" for entry in excluded for start, dot, names in [entry.rpartition(".")]
                           for name in names.split()]  # fmt: skip
-    expanded = {key: _SECTIONS[key](out[key]) for key in _SECTIONS.keys() & out.keys() if isinstance(out[key], dict)}
-    return {**out, **expanded}
+    sections = {key: _SECTIONS[key](out[key]) for key in _SECTIONS.keys() & out.keys() if isinstance(out[key], dict)}
+    return {**out, **sections}
 
 
 @cache
 def shared(file: str) -> Document:
     """One of the files next to the tables, with entries that several families have."""
-    import tomllib
-
-    table = tomllib.loads((resources.files("weighbridge.models.arch.tables") / file).read_text(encoding="utf-8"))
+    table = read_table(__file__, file)
     out = {name: _entries(entry) if isinstance(entry, dict) else _joined(entry) for name, entry in table.items()}
     return {**out, "role": _roles(table["role"])} if "role" in table else out
 

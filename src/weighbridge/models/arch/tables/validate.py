@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -69,6 +68,8 @@ def _join(place: str, key: str) -> str:
 def nearest_word(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or the known words if none is near."""
     listed = [str(k) for k in known]
+    import difflib  # late: for errors only
+
     if near := difflib.get_close_matches(word, listed, 1, 0.5):
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(listed)}" if listed else ""

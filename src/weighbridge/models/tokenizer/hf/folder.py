@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import cache, cached_property
-from importlib.resources import files
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
 from weighbridge.base.records import dataclass
 from weighbridge.models.arch.registry import families_of_class
@@ -290,10 +290,7 @@ class TokenizerTables(Struct, frozen=True, rename={"classes": "class", "rank_fil
 @cache
 def tables() -> TokenizerTables:
     """Returns the tables, read from the package once."""
-    import tomllib
-
-    text = (files(__package__ or "") / "tables.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), TokenizerTables)
+    return msgspec.convert(read_table(__file__, "tables.toml"), TokenizerTables)
 
 
 def tokenizer_class(name: str) -> TokenizerClass:

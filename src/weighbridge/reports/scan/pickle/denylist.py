@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
+
+from weighbridge.base.imports.tables import read_table
 
 #: The consequence of reaching any object.
 ANY: Final = "it can reach any object of Python by its name, and so run anything"
@@ -16,7 +16,7 @@ _RENAMED: Final = MappingProxyType(
 )
 
 
-_SECTIONS: Final = tomllib.loads(files(__package__).joinpath("denylist.toml").read_text("utf-8"))
+_SECTIONS: Final = read_table(__file__, "denylist.toml")
 #: (module, name) or (module, "*") -> the consequence. The first row of a name counts.
 TABLE: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
