@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.kernels.data import numbers
 
-from weighbridge.base.dtypes import BF16, F32
+from weighbridge.base.dtypes import BF16, BY_NAME, F32
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
@@ -170,3 +172,37 @@ def test_a_unit_that_was_noted_in_part_is_done_again_and_noted_once(
     assert not set(noted) & set(again)
     assert 0 < sum(seen) < ROWS
     assert written(tmp_path / "o") == written(tmp_path / "whole")
+
+
+WEIGHTED = np.ones((1, COLUMNS), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "importance", "cores", "options", "threads"),
+    [
+        pytest.param("BF16", None, 64, {}, 8, id="the disk is the limit"),
+        pytest.param("Q8_0", None, 64, {}, 8, id="rounded in the time of a copy"),
+        pytest.param("Q4_K", None, 64, {}, 48, id="Python's lock is the limit"),
+        pytest.param("Q4_0", WEIGHTED, 64, {}, 48, id="weights need a search"),
+        pytest.param("Q4_K", None, 12, {}, 12, id="cores"),
+        pytest.param("Q4_K", None, 2, {}, 2, id="few cores"),
+        pytest.param("Q4_K", None, 64, {"jobs": 5}, 5, id="as asked"),
+        pytest.param("Q4_K", None, 64, {"max_memory": 20}, 20, id="slabs in memory"),
+        pytest.param("Q4_K", None, 64, {"max_memory": 4}, 8, id="smaller slabs"),
+    ],
+)
+def test_a_plan_has_as_many_threads_as_are_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, importance: Any, cores: int, options: Any, threads: int
+) -> None:
+    """`max_memory`: in slabs of the plan of one thread."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    source = nodes.const(numbers("normal", 1 << 20, seed=3).reshape(-1, COLUMNS), F32)
+    node = nodes.cast(source, BY_NAME[dtype], importance=importance)
+    alone = plan_of(tmp_path / "out", [{"t": node}], budget=1 << 28)
+    slab = alone.memory
+    options = {**options, **({"max_memory": options["max_memory"] * slab} if "max_memory" in options else {})}
+    plan = replace(alone, write=WriteOptions(**options))
+    assert plan.workers == plan.describe()["threads"] == threads
+    assert plan.memory <= plan.write.memory
+    if "max_memory" not in options:
+        assert plan.memory == threads * slab

@@ -22,6 +22,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 from weighbridge.fleets.parts import ModelParts, PartTask, make_part
 from weighbridge.fleets.work import BatchTask, ItemLine, Summary, dead_line, run_batch, run_item, settle
+from weighbridge.io.options import cores
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,7 +43,7 @@ class LocalRunner:
     and a new pool continues."""
 
     def __init__(self, processes: int | None = None) -> None:
-        self.processes = processes or os.cpu_count() or 1
+        self.processes = processes or cores()
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Results[T, R]:
         rest = iter(tasks)

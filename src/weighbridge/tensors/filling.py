@@ -3,11 +3,11 @@ threads for large tensors (kernels and reads release the interpreter)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
 from weighbridge.base.limits import MIB
+from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
 from weighbridge.tensors.memory import new_bytes
 from weighbridge.tensors.nodes.base import Bytes, Node, walk
@@ -17,7 +17,7 @@ from weighbridge.tensors.nodes.packed import PackedMember, make
 SLAB: Final = MIB
 #: Results of at least this size use several threads, which take about 0.1 ms to start.
 THREADED: Final = 8 * MIB
-_WORKERS: Final = min(os.cpu_count() or 1, 8)
+_WORKERS: Final = min(cores(), 8)
 
 
 def filled(node: Node) -> Bytes:

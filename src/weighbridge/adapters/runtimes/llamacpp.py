@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.adapters.runtimes import llamacpp_api as api
+from weighbridge.io.options import cores
 
 _SMALLEST = 32  # tokens of a context
 
@@ -69,7 +70,7 @@ class LlamaCppRuntime:
     def _context(self, tokens: int, embeddings: bool, pooling: int) -> Iterator[int]:
         params = self._lib.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = max(tokens, _SMALLEST)
-        params.n_threads = params.n_threads_batch = os.cpu_count() or 1
+        params.n_threads = params.n_threads_batch = cores()
         params.flash_attn_type, params.swa_full = api.FLASH_ATTN_DISABLED, True
         params.type_k = params.type_v = api.GGML_TYPE_F32
         params.embeddings, params.pooling_type = embeddings, pooling

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +18,7 @@ from weighbridge.cli.options import DryRunOptions, command, examples, refuse_oth
 from weighbridge.conversion.options import DTypeOptions, FolderOptions, RequantizeOptions
 from weighbridge.fleets.costs import Nodes, Prices, Terms
 from weighbridge.fleets.options import FleetOptions, TaskSizeOptions
+from weighbridge.io.options import cores
 from weighbridge.reports.options import FILE_ALGORITHMS, CheckOptions
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _terms(options: FleetCommand) -> Terms:
         return replace(defaults, **{name: value for name, value in values.items() if value is not None})
 
     network = options.network and options.network * _GB / 8
-    machines = changed(Nodes(cores=os.cpu_count() or 1), count=options.nodes, cores=options.cores,
+    machines = changed(Nodes(cores=cores()), count=options.nodes, cores=options.cores,
                        price=options.node_price, network=network)  # fmt: skip
     prices = changed(Prices(), reads=options.read_price, writes=options.write_price, egress=options.egress_price)
     return Terms(machines, prices, options.cross_region)

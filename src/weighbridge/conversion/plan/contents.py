@@ -20,7 +20,8 @@ from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.read_ahead import reads_remote, room
 from weighbridge.conversion.result import Loss, Move, Progress
 from weighbridge.io.location import RemotePath
-from weighbridge.tensors.nodes import CastReport, Const, Node, PackedMember, QuantizedTensor, Stored, walk
+from weighbridge.io.options import cores
+from weighbridge.tensors.nodes import CastReport, Const, Encode, Node, PackedMember, QuantizedTensor, Stored, walk
 from weighbridge.tensors.nodes.packed import make
 from weighbridge.tensors.scratch import Bytes, scratch_buffers
 
@@ -29,6 +30,10 @@ _COMPUTED_SLAB = MIB
 _COMPUTED_COST = 4 * MIB
 # Slabs that are examined to find a node's peak. Costs repeat along the rows, so a few dozen suffice.
 _SAMPLES = 32
+# Python itself takes 37 us for a slab whose kernel takes 1.8 ms (Q4_K with AVX-512, half a million weights), under one
+# lock: more threads would wait for it.
+_MOST_WORKERS = 48
+_SMALL_BLOCK = 32
 _PLAIN = frozenset((int, bool, str, type(None), Spec, DType))  # types of fields that are compared by value
 
 
@@ -222,12 +227,31 @@ class PlanContents:
     def slabs(self) -> Mapping[int, SlabCost]:
         """The slabs of every node, by the node's id. Raises RefusedError if one row exceeds the budget."""
         slabs: dict[int, SlabCost] = {}
-        # One worker's budget, after reading ahead and parts being uploaded got their share.
-        memory = self.write.memory
-        remote = reads_remote(node for file in self.files for node in file.nodes)
-        shared = (room(memory) if remote else 0) + isinstance(self.target, RemotePath) * (memory // 4)
-        costs = SlabCosts((memory - shared) // self.write.workers)
+        costs = SlabCosts(self._slab_memory // self.write.workers)
         for unit in (unit for file in self.files for unit in file.units):
             nodes = [node for _, node in unit]
             slabs |= dict.fromkeys(map(id, nodes), costs.of(nodes, unit[0][0].name))
         return slabs
+
+    @cached_property
+    def _slab_memory(self) -> int:
+        """The bytes for the slabs of all workers, after reading ahead and parts being uploaded got their share."""
+        memory = self.write.memory
+        remote = reads_remote(node for file in self.files for node in file.nodes)
+        return memory - (room(memory) if remote else 0) - isinstance(self.target, RemotePath) * (memory // 4)
+
+    @property
+    def searches(self) -> bool:
+        """Whether scales are searched for, which takes far longer than reading and writing: those of large blocks, and
+        of any with an importance matrix. Others are rounded in about the time of a copy."""
+        encoded = (node for file in self.files for node in file.nodes if isinstance(node, Encode))
+        return any(node.spec.dtype.block > _SMALL_BLOCK or node.importance is not None for node in encoded)
+
+    @cached_property
+    def workers(self) -> int:
+        """The threads of a run: `jobs`, or as many as are of use. Few write as fast as a disk; a search keeps all cores
+        busy that the memory has slabs for, up to `_MOST_WORKERS`."""
+        few, costs = self.write.workers, self.slabs.values()
+        if self.write.jobs or not self.searches or any(cost.striped for cost in costs):
+            return few
+        return max(few, min(cores(), _MOST_WORKERS, self._slab_memory // max(1, *(cost.memory for cost in costs))))

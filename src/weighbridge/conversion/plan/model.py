@@ -95,7 +95,7 @@ class Plan(PlanContents, Closing):
     @property
     def memory(self) -> int:
         """The peak size of all slabs in bytes, over all workers, or of the computation before them."""
-        slabs = self.write.workers * max((cost.memory for cost in self.slabs.values()), default=0)
+        slabs = self.workers * max((cost.memory for cost in self.slabs.values()), default=0)
         return slabs if self.preparation is None else max(slabs, self.preparation.memory)
 
     @property
@@ -130,6 +130,7 @@ class Plan(PlanContents, Closing):
             "format": self.format,
             "bytes": self.size,
             "memory": self.memory,
+            "threads": self.workers,
             "passes": self.passes,
             "files": files,
             "keys": {key: kv._asdict() for key, kv in self.keys.items()},

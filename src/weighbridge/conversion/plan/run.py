@@ -139,7 +139,7 @@ def _check_digests(outs: Outs, sink: AnySink, plan: PlanContents, progress: Prog
     machine, and drops the journal if one differs."""
     checked = [(file, out, *file.digest) for file, out in outs if file.digest]
     total, done = sum(out.size for _, out, _, _ in checked), 0
-    with Workers(plan.write.workers, "digest") as pool:
+    with Workers(plan.workers, "digest") as pool:
         futures = [pool.submit(out.digest, algorithm) for _, out, algorithm, _ in checked]
         for (file, out, algorithm, digest), future in zip(checked, futures, strict=True):
             if future.result() != digest:
@@ -246,8 +246,8 @@ def _run_tasks(
                 recorded.update(crcs)
                 yield task
 
-    with Workers(plan.write.workers, "slabs") as pool:
-        queued = 2 * plan.write.workers
+    with Workers(plan.workers, "slabs") as pool:
+        queued = 2 * plan.workers
         nodes = (node for file in plan.files for node in file.nodes)
         for task in announced(unfinished(), nodes, plan.write.memory, queued + 1):
             future = pool.submit(task.work)

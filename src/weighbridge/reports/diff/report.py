@@ -24,6 +24,7 @@ from weighbridge.base.options import Progress, accepting
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
+from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
 from weighbridge.models.borrowed_config import with_borrowed_configs
 from weighbridge.models.llamacpp.towers import alike
@@ -137,7 +138,7 @@ def compare(
     changes += [TensorChange(name, "only in b", b=_describe(right[name])) for name in right if name not in left]
     common = [name for name in left if name in right]
     total, done = sum(left[name].spec.nbytes for name in common), 0
-    with Workers(jobs or min(os.cpu_count() or 1, 8), "diff") as pool:
+    with Workers(jobs or min(cores(), 8), "diff") as pool:
         pairs = pool.map(lambda name: _compare_pair(name, left[name], right[name], tolerance), common)
         for name, change in zip(common, pairs, strict=True):
             changes.append(change)

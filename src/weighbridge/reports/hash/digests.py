@@ -29,6 +29,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.io.digest import GIT, git_hasher, update
 from weighbridge.io.location import open_source, path_text
+from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
 from weighbridge.models.locate import DCP_DATA, DCP_METADATA
 from weighbridge.models.open import ALONE, open_model
@@ -162,7 +163,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def map_parallel(function: Callable[[Any], Any], items: Iterable[Any], jobs: int | None) -> list[Any]:
-    with Workers(jobs or min(os.cpu_count() or 1, _MOST_JOBS), "hash") as pool:
+    with Workers(jobs or min(cores(), _MOST_JOBS), "hash") as pool:
         return list(pool.map(function, items))
 
 
