@@ -107,7 +107,7 @@ BUDGETS = {
     "verify {gguf}": (203, 219),
     "hash {gguf}": (68, 186),
     "scan {safetensors}": (177, 181),
-    "convert {folder} {target} --dry-run": (231, 167),
+    "convert {folder} {target} --dry-run": (233, 167),
     "convert {gguf} {target}.safetensors --dry-run": (249, 167),
     "quantize {folder} {target} Q4_K_M --dry-run": (248, 167),
     "quantize {gguf} {target} Q4_K_M --dry-run": (214, 167),

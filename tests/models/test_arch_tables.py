@@ -24,17 +24,9 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.naming import MappingError, as_read
 from weighbridge.models.arch.registry import build_family, families, family_of_gguf, family_of_hf
 from weighbridge.models.arch.tables.documents import document, resolve, shipped
-from weighbridge.tensors.layouts import (
-    halves_order,
-    interleave,
-    interleaved_order,
-    inverse,
-    layout,
-    parted_order,
-    rope_order,
-    tiled_order,
-)
+from weighbridge.tensors.layouts import interleave, inverse, layout
 from weighbridge.tensors.nodes import Const, Slice, const, decode
+from weighbridge.tensors.nodes.row_orders import halves_order, interleaved_order, parted_order, rope_order, tiled_order
 
 LLAMA, BERT = families()["llama"], families()["bert"]
 

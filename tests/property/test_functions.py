@@ -15,8 +15,9 @@ from weighbridge.base.dtypes import BF16, F16, F32, Q8_0, DType
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions, nodes
 from weighbridge.tensors.functions import exp, log, log_expm1, log_neg, neg_exp, softplus
-from weighbridge.tensors.layouts import NegatedHalves, swapped_order
+from weighbridge.tensors.layouts import NegatedHalves
 from weighbridge.tensors.nodes import cast, const
+from weighbridge.tensors.nodes.row_orders import swapped_order
 
 FLOATS = st.floats(-80, 80, width=32)
 

@@ -18,7 +18,7 @@ class Run(NamedTuple):
 class LayoutRow(NamedTuple):
     """A layout change by the name that tables give it.
 
-    order        the function of layouts.py that gives the order of rows, if it only moves rows
+    order        the function of nodes/row_orders.py that gives the order of rows, if it only moves rows
     change       otherwise the class or function of layouts.py that makes it
     splits       whether tensor parallelism can split it: every row stays in its head, or `runs` has the new order
     runs         the runs of heads along its axis, from the axis's size and the layout's arguments

@@ -51,11 +51,8 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
 
         model, target = drafts.with_target(model, options.target_model)
-    if options.vocab_only:  # keys and tokenizer, as with the reference's --vocab-only
-        left_out = Loss(f"left out, as asked: {plural(len(model.index), 'tensor')}")
-        draft = PlanBuilder({}, losses=[left_out] if len(model.index) else [])
-        draft.metadata = metadata.for_gguf(model, {}, dtype, options, draft.losses, target=target)
-        return draft
+    if options.vocab_only:
+        return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None else model)
     written: Collection[str] = ()
     if options.with_mmproj:
@@ -76,9 +73,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     draft.requested = frozenset() if options.rerank is None else frozenset({f"{family.gguf}.pooling_type"})
     if rank is not None:
         named = reranker.with_matrix(named, rank, metadata.vocabulary(model, options).tokens)
-        draft.notes.append(
-            f"a reranker: {reranker.MATRIX} has the rows for {', '.join(rank.labels)} (--no-rerank: none)"
-        )
+        draft.notes.append(f"a reranker: {reranker.MATRIX} has rows for {', '.join(rank.labels)} (--no-rerank: none)")
     in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
@@ -97,6 +92,14 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
             "a folder made from it has other weights and factors of 1, and computes the same"
         )
     draft.notes += metadata.products(family)
+    return draft
+
+
+def _without_tensors(model: OpenModel, dtype: DType, options: GgufOptions, target: OpenModel | None) -> PlanBuilder:
+    """Plans keys and tokenizer, as with the reference's --vocab-only."""
+    left_out = Loss(f"left out, as asked: {plural(len(model.index), 'tensor')}")
+    draft = PlanBuilder({}, losses=[left_out] if len(model.index) else [])
+    draft.metadata = metadata.for_gguf(model, {}, dtype, options, draft.losses, target=target)
     return draft
 
 

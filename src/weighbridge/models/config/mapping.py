@@ -206,10 +206,8 @@ def gguf_to_config(
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
     if architecture.part is not None:
         config = _in_part(config, architecture, None if class_ is None else _part_type(family, architecture, plain))
-    guesses = []
-    if architecture.like:
-        like = " or ".join(architecture.like)
-        guesses = [f"assuming the class {architecture.name}: a {family.gguf} GGUF of {like} is the same"]
+    like = " or ".join(architecture.like)
+    guesses = [f"assuming the class {architecture.name}: a {family.gguf} GGUF of {like} is the same"] if like else []
     return HfConfig(dict(sorted(config.items())), generation, losses, guesses)
 
 
