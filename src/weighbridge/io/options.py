@@ -26,7 +26,7 @@ class OverwriteOptions:
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions:
     jobs: int | None = option(
-        "Threads [all cores; at most 8 where the disk is the limit].", metavar="N", least=1, most=1024,
+        "Threads [all cores; at most 8 if the disk is the limit].", metavar="N", least=1, most=1024,
         section=_WRITING, letter="j", aliases="t threads nthread",
     )  # fmt: skip
 
