@@ -318,8 +318,6 @@ def _layer_files(
             raise FormatError("a layer isn't the tar that its media type declares", path=folder.title, field=path,
                               found=layer.media)  # fmt: skip
     name = member_name(title or names[layer.digest], folder.title)
-    if name == ".":
-        raise FormatError("a layer's title isn't the name of a file", path=folder.title, field=path, found=repr(title))
     return {name: WrappedFile(layer.size, lambda: folder.open(path))}
 
 
