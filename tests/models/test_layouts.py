@@ -27,6 +27,7 @@ from tests.models.layout_files import (
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.cli.main import main
 from weighbridge.io.location import open_source
 from weighbridge.models import archives
 
@@ -97,6 +98,22 @@ def test_every_command_reads_the_model_inside(name: str, form: str, parts: Parts
     assert "inside" in found.detail
     scanned = wb.scan(path)
     assert (scanned.verdict, scanned.complete) == ("data-only", True), scanned
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("form", FORMS)
+def test_views_and_loads(form: str, parts: Parts, tmp_path: Path) -> None:
+    path = FORMS[form](LAYOUTS["modelkit"](parts), tmp_path)
+    assert main(["-q", "view", str(path), "-o", str(tmp_path / "page.html")]) == 0
+    assert b"b.weight" in (tmp_path / "page.html").read_bytes()
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Module()
+    for name, array in TENSORS.items():
+        child = torch.nn.Module()
+        child.weight = torch.nn.Parameter(torch.zeros(array.shape))
+        module.add_module(name.removesuffix(".weight"), child)
+    wb.load(path, into=module)
+    assert all((module.state_dict()[name].numpy() == array).all() for name, array in TENSORS.items())
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
