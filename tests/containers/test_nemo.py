@@ -114,6 +114,11 @@ def test_ranks_are_joined(tmp_path: Path, run: str) -> None:
     with pytest.raises(FormatError, match="no file of tensor-parallel rank 0"):
         wb.open(cut)
     assert "megatron/missing" in {f.rule for f in wb.verify(cut).findings}
+    stray = re.sub(r"([tm])p_rank_\d+", r"\1p_rank_07", lost)
+    more = archive(tmp_path / "more.nemo", {**members, stray: members[lost]})
+    with pytest.raises(FormatError, match="of tensor-parallel rank 7"):
+        wb.open(more)
+    assert "megatron/mixed" in {f.rule for f in wb.verify(more).findings}
     assert wb.verify(tmp_path / "m.nemo").verdict == "ok"
 
 
@@ -146,6 +151,12 @@ def test_distributed_checkpoints(tmp_path: Path, weights: dict[str, np.ndarray])
     with pytest.raises(FormatError, match="a data file is missing"):
         wb.open(cut)
     assert wb.verify(cut).verdict == "failed"
+    listed = members["model_weights/.metadata"]
+    outside = {**members, "model_weights/.metadata": listed.replace(b"__0_0.distcp", b"../../passwd")}
+    evil = archive(tmp_path / "evil.nemo", {"model_config.yaml": CONFIG, **outside})
+    with pytest.raises(FormatError, match="passwd"):
+        wb.open(evil)
+    assert any("passwd" in f.message for f in wb.verify(evil).findings if f.severity == "error")
 
 
 def _link(kind: bytes, target: str) -> Callable[[tarfile.TarFile], None]:

@@ -184,6 +184,8 @@ def zstd(data: bytes) -> bytes:
 LAYOUTS: dict[str, Callable[[Parts], dict[str, bytes]]] = {
     "generic": lambda p: _oci([Layer("application/octet-stream", p.gguf, "model.gguf")]),
     "untitled": lambda p: _oci([Layer("application/octet-stream", p.gguf)]),
+    "empty layer": lambda p: _oci([
+        Layer("application/vnd.oci.empty.v1+json", b"{}"), Layer("application/octet-stream", p.gguf, "model.gguf")]),
     "sha512": lambda p: _oci([Layer("application/octet-stream", p.gguf, "model.gguf")], algo="sha512"),
     "oras-files": lambda p: _oci(_folder(p, _ROOT, TITLE)),
     "oras-folder": lambda p: _oci([

@@ -247,6 +247,8 @@ BAD: dict[str, tuple[Callable[[], bytes], type[WeighbridgeError], str]] = {
     "traversal.tar": (lambda: tarred({"../evil": b"x"}), FormatError, "leads out"),
     "duplicate.tar": (lambda: tarred({"a": b"x"}) [:1024] + tarred({"a": b"y"}), FormatError, "one name"),
     "both.zip": (lambda: zipped({"a": b"x", "a/b": b"y"}), FormatError, "both a file and a folder"),
+    "root.zip": (lambda: zipped({".": b"x"}), FormatError, "both a file and a folder"),
+    "root.tar": (lambda: tarred({".": b"x"}), FormatError, "both a file and a folder"),
     "encrypted.zip": (encrypted, UnsupportedError, "encrypted"),
     "encrypted.7z": (lambda: seven_zipped({"a": b"x"}, password="p"), UnsupportedError, "encrypted"),
     "cut.7z": (lambda: _damaged(seven_zipped({"a": bytes(5000)})), FormatError, "damaged"),

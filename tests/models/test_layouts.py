@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.models.layout_files import (
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.cli.main import main
 from weighbridge.io.location import open_source
 from weighbridge.models import archives
 
@@ -98,6 +100,22 @@ def test_every_command_reads_the_model_inside(name: str, form: str, parts: Parts
     assert (scanned.verdict, scanned.complete) == ("data-only", True), scanned
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("form", FORMS)
+def test_views_and_loads(form: str, parts: Parts, tmp_path: Path) -> None:
+    path = FORMS[form](LAYOUTS["modelkit"](parts), tmp_path)
+    assert main(["-q", "view", str(path), "-o", str(tmp_path / "page.html")]) == 0
+    assert b"b.weight" in (tmp_path / "page.html").read_bytes()
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Module()
+    for name, array in TENSORS.items():
+        child = torch.nn.Module()
+        child.weight = torch.nn.Parameter(torch.zeros(array.shape))
+        module.add_module(name.removesuffix(".weight"), child)
+    wb.load(path, into=module)
+    assert all((module.state_dict()[name].numpy() == array).all() for name, array in TENSORS.items())
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_reports_name_the_kind_and_the_files(name: str, parts: Parts, tmp_path: Path) -> None:
     path = as_folder(LAYOUTS[name](parts), tmp_path)
@@ -122,6 +140,7 @@ def test_files_have_the_names_that_loaders_know(parts: Parts, tmp_path: Path) ->
         "modelkit": {"model.safetensors", "config.json", "README.md"},
         "image": {"models"},
         "ollama": {"model.gguf", "params", "LICENSE"},
+        "empty layer": {"model.gguf"},
     }.items():
         path = as_folder(LAYOUTS[name](parts), tmp_path / name)
         assert {entry.name for entry in archives.member(path / "latest").iterdir()} == files
@@ -231,6 +250,17 @@ def test_verify_compares_every_digest(name: str, form: str, parts: Parts, tmp_pa
         ), blob  # fmt: skip
 
 
+def test_verify_compares_the_digest_of_the_manifest(parts: Parts, tmp_path: Path) -> None:
+    files = one(parts)
+    manifest = next(name for name, data in files.items() if b'"layers"' in data)
+    files[manifest] = files[manifest].replace(b'"schemaVersion": 2', b'"schemaVersion": 3')
+    path = as_folder(files, tmp_path)
+    assert same(path)
+    (found,) = [f for f in wb.verify(path).findings if f.severity == "error"]
+    assert found.rule == "file/digest"
+    assert manifest.rpartition("/")[2] in found.message
+
+
 def _is_listed(files: dict[str, bytes], blob: str) -> bool:
     """Whether the model's manifest lists a blob, or it is that manifest."""
     hex = blob.rpartition("/")[2].encode()
@@ -316,7 +346,7 @@ HOSTILE: dict[str, tuple[Callable[[Parts], dict[str, bytes]], type[WeighbridgeEr
     "filepath above": (lambda p: titled(p, "a/../../model.gguf", key=FILEPATH), FormatError, "leads out"),
     "absolute title": (lambda p: titled(p, "/etc/model.gguf"), FormatError, "leads out"),
     "title of a drive": (lambda p: titled(p, "C:model.gguf"), FormatError, "leads out"),
-    "title of a folder": (lambda p: titled(p, "."), FormatError, "isn't the name of a file"),
+    "title of a folder": (lambda p: titled(p, "."), FormatError, "both a file and a folder"),
     "two titles": (lambda p: titled(p, "model.gguf", "./model.gguf"), FormatError, "two layers have a file"),
     "file and folder": (lambda p: titled(p, "a", "a/b"), FormatError, "both a file and a folder"),
     "reference above": (lambda p: one(p, lambda row: row["annotations"].update(
@@ -403,6 +433,19 @@ def test_links_inside_a_layout_are_followed(parts: Parts, tmp_path: Path) -> Non
     blob.rename(path / "blobs" / "elsewhere")
     blob.symlink_to("../elsewhere")
     assert same(path)
+
+
+def test_a_layout_in_the_cache_of_the_hub_is_read(parts: Parts, tmp_path: Path) -> None:
+    cache = tmp_path / "models--org--name"
+    snapshot = cache / "snapshots" / ("c" * 40)
+    for number, (name, data) in enumerate(one(parts).items()):
+        stored, link = cache / "blobs" / str(number), snapshot / name
+        for path in (stored, link):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_bytes(data)
+        link.symlink_to(os.path.relpath(stored, link.parent))
+    assert same(snapshot)
+    assert wb.verify(snapshot).ok
 
 
 def test_a_folder_with_blobs_is_no_layout_by_itself(parts: Parts, tmp_path: Path) -> None:

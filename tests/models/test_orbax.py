@@ -155,6 +155,13 @@ def listed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (folder / "_METADATA").write_text(json.dumps(tree))
 
 
+def moved_out(folder: Path, key: str) -> Path:
+    """Moves an array out of the folder, and renames it to `key` in the tree. Returns its place."""
+    (folder / "w").rename(folder.parent / "outside")
+    listed(folder, lambda tree: tree["tree_metadata"]["('w',)"].update(key_metadata=[{"key": key, "key_type": 2}]))
+    return folder.parent / "outside"
+
+
 BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no data file": ("plain", lambda p: first(p, "ocdbt.process_0/d/*").unlink(), "a file of the checkpoint"),
     "no node": ("plain", lambda p: first(p, "d/*").unlink(), "a file of the checkpoint is missing"),
@@ -167,6 +174,11 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no tree": ("plain", lambda p: listed(p, lambda t: t.pop("tree_metadata")), "the tree of the checkpoint"),
     "another array": ("plain", lambda p: listed(p, lambda t: t["tree_metadata"].update(
         x={"key_metadata": [{"key": "gone"}], "value_metadata": {"value_type": "jax.Array"}})), "an array of the tree"),
+    "a key above": ("files", lambda p: moved_out(p, "../outside"), "an array of the tree is missing"),
+    "an absolute key": ("files", lambda p: moved_out(p, f"{p.parent}/outside"), "an array of the tree is missing"),
+    "a link out": ("files", lambda p: (p / "w").symlink_to(moved_out(p, "w")), "an array of the tree is missing"),
+    "a node of another step": ("plain", lambda p: first(p, "d/*").write_bytes(
+        first(p.parents[0] / "other", "d/*").read_bytes()), "or of another step: its header is wrong"),
     "no chunk": ("files", lambda p: (p / "w/1.0").unlink(), "a chunk of an array is missing"),
     "changed chunk": ("files", lambda p: rewrite(p / "w/1.0", lambda d: d[:20]), "a chunk can't be unpacked"),
     "another size": ("files", lambda p: rewrite(p / "w/.zarray", lambda d: d.replace(b"[32,24]", b"[32,48]")),
@@ -184,6 +196,7 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
 def test_damage_is_named(name: str, root: Path, tmp_path: Path) -> None:
     item, breaks, message = BAD[name]
     shutil.copytree(root / item, tmp_path / "bad")
+    shutil.copytree(root / "run/1/default", tmp_path / "other")
     breaks(tmp_path / "bad")
     with pytest.raises(FormatError, match=message):
         nodes(tmp_path / "bad")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,9 @@ from tests.reports import makers as m
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS
 from weighbridge.containers.formats import OCDBT_MANIFEST
 from weighbridge.containers.sniff.probe import Identity
+from weighbridge.io.source import FileSource
 from weighbridge.reports.identify import FOLDERS, identify, name_lies
+from weighbridge.unpickle.machine import Machine
 
 WEIGHTS = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "pt"})
 MLX = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "mlx"})
@@ -214,3 +217,42 @@ def test_a_chat_template_is_no_damaged_json(tmp_path: Path, start: str) -> None:
     files = {"config.json": CONFIG, "model.safetensors": WEIGHTS, "chat_template.jinja": start.encode()}
     report = identify(make(tmp_path / "m", files))
     assert (report.format, report.damage, report.confidence) == ("hf-model", (), "certain")
+
+
+# ---- costs ----
+
+#: Reads of a small file besides its first bytes: each step into an archive, each chunk of packed data is one.
+READS = {"torch-tar": 40, "zipnn": 25, "ggml": 20, "flax": 20, "wbpack": 10}
+
+
+@pytest.mark.parametrize("name", [name for name, format in BUILT_IN.items() if format.readable])
+def test_a_small_file_is_opened_once_and_read_a_few_times(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that many files are identified at the rate of the system's calls."""
+    calls: list[int] = []
+    opened, read, head = FileSource.__init__, FileSource._readinto, FileSource.head
+    monkeypatch.setattr(FileSource, "__init__", lambda self, path: calls.append(-1) or opened(self, path))
+    monkeypatch.setattr(FileSource, "_readinto", lambda self, at, out: calls.append(len(out)) or read(self, at, out))
+    monkeypatch.setattr(FileSource, "head", lambda self, size: calls.append(min(size, self.size)) or head(self, size))
+    for number, data in enumerate(samples.samples(BUILT_IN[name])):
+        path = tmp_path / f"{number}.bin"
+        path.write_bytes(data)
+        calls.clear()
+        found = identify(path)
+        assert calls.count(-1) == 1 or not found.readable
+        assert len(calls) - 1 <= READS.get(name, 8), calls
+        assert sum(calls) <= (READS.get(name, 8) // 2) * len(data) + 2048, calls
+
+
+def test_a_pickle_of_a_declared_protocol_runs_in_bursts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bursts: list[int] = []
+    burst = Machine._burst
+    monkeypatch.setattr(Machine, "_burst", lambda self: bursts.append(1) or burst(self))
+    path = tmp_path / "x.pkl"
+    path.write_bytes(pickle.dumps({f"key{n}": [n, str(n)] for n in range(900)}, 4))
+    assert identify(path).format == "pickle"
+    assert len(bursts) < 100
+    path.write_bytes(pickle.dumps(list(range(9000)), 4))  # the first opcodes are enough
+    assert identify(path).format == "pickle"
+    assert identify(path).damage == ()

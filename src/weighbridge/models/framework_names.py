@@ -4,7 +4,8 @@
 
 The rules of a framework serve all families. They change names and transpose matrices; the family's table then decides
 whether the result is a whole model. Sources: modeling_tf_pytorch_utils.py, modeling_flax_pytorch_utils.py,
-`load_tf_weights_in_bert` and `load_tf_weights_in_gpt2` of transformers 4.57.
+`load_tf_weights_in_bert`, `load_tf_weights_in_gpt2` and convert_rwkv_checkpoint_to_hf.py of transformers 4.57,
+utils/convert_from_rwkv7.py of flash-linear-attention.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ _UNUSED: Final = re.compile(r"(^|/)(adam_[mv]|AdamWeightDecayOptimizer(_1)?|glob
 
 class FrameworkNames(NamedTuple):
     """The names of one framework. `mark`: a pattern of some of its names; `rules`: patterns and their replacements, in
-    order; `turned`: the end of the names of matrices stored as [in, out]; `squeezed`: of tensors with a leading axis of
-    1; `grouped`: whether a file may have one variable in several groups."""
+    order; `turned`: the ends of the names of matrices stored as [in, out]; `squeezed`: of tensors with a leading axis
+    of 1; `flat`: of vectors stored with more axes; `ignored`: a pattern of tensors that no program uses; `grouped`:
+    whether a file may have one variable in several groups."""
 
     title: str
     mark: str
     rules: tuple[tuple[str, str], ...]
-    turned: str = ""
-    squeezed: str = ""
+    turned: tuple[str, ...] = ()
+    squeezed: tuple[str, ...] = ()
+    flat: tuple[str, ...] = ()
+    ignored: str = r"(?!)"
     grouped: bool = False
 
     def fit(self, name: str, node: Node) -> Node:
@@ -42,9 +46,11 @@ class FrameworkNames(NamedTuple):
         from weighbridge.tensors.nodes import reshape, transpose
 
         shape = node.spec.shape
-        if self.turned and name.endswith(self.turned) and len(shape) == 2:
+        if name.endswith(self.turned) and len(shape) == 2:
             return transpose(node)
-        leading = self.squeezed and name.endswith(self.squeezed) and len(shape) > 1 and shape[0] == 1
+        if name.endswith(self.flat) and max(shape, default=0) == node.spec.elements:
+            return reshape(node, (node.spec.elements,))
+        leading = name.endswith(self.squeezed) and len(shape) > 1 and shape[0] == 1
         return reshape(node, shape[1:]) if leading else node
 
     def renamed(self, name: str) -> str:
@@ -58,7 +64,9 @@ class FrameworkNames(NamedTuple):
         dropped: list[Dropped] = []
         for name, node in model.stored.items():
             new = self.renamed(name)
-            if (unused := _UNUSED.search(name)) or (self.grouped and new in nodes):
+            if re.search(self.ignored, name):
+                dropped.append(Dropped(name, "unused", "is used by no program", 1, node.spec.nbytes))
+            elif (unused := _UNUSED.search(name)) or (self.grouped and new in nodes):
                 part, why = (
                     ("optimizer", "named as TensorFlow's optimizers do") if unused else ("copy", f"is {new}, too")
                 )
@@ -76,24 +84,41 @@ FRAMEWORKS: Final = (
         "OpenAI's GPT-2 for TensorFlow", r"^model/h\d+/",
         ((r"^model/", ""), (r"^h(\d+)/", r"h.\1/"), (r"/[wg]$", "/weight"), (r"/b$", "/bias"),
          (r"^(wte|wpe)$", r"\1/weight"), ("/", ".")),
-        squeezed="/w",
+        squeezed=("/w",),
     ),
     FrameworkNames(
         "TensorFlow 1", r"/layer_\d+/",
         ((r"/layer_(\d+)/", r"/layer/\1/"), (r"/(kernel|gamma|output_weights)$", "/weight"),
          (r"/(beta|output_bias)$", "/bias"), (r"_embeddings$", "_embeddings/weight"), ("/", ".")),
-        turned="/kernel",
+        turned=("/kernel",),
     ),
     FrameworkNames(
         "transformers' TensorFlow classes", r":0$",
         ((r":0$", ""), (r"^[^/]+/[^/]+/", ""), (r"(^|/)[^/]*___([^/]*)/", r"\1\2/"), (r"_\._", "/"), (r"//+", "/"),
          (r"/(kernel|embeddings|gamma)$", "/weight"), (r"/beta$", "/bias"), ("/", ".")),
-        turned="/kernel:0", squeezed="/bias:0", grouped=True,
+        turned=("/kernel:0",), squeezed=("/bias:0",), grouped=True,
     ),
     FrameworkNames(
         "Flax", r"\.(kernel|embedding)$",  # packed weights have scales, too
         ((r"^params\.", ""), (r"\.(kernel|scale|embedding)$", ".weight")),
-        turned=".kernel",
+        turned=(".kernel",),
+    ),
+    FrameworkNames(
+        "RWKV 6's own files", r"^blocks\.\d+\.att\.time_faaaa$",
+        ((r"^(?!head\.)", "rwkv."), (r"\.emb\.", ".embeddings."), (r"\.ln0\.", ".pre_ln."), (r"\.att\.", ".attention."),
+         (r"\.ffn\.", ".feed_forward.")),
+    ),
+    FrameworkNames(
+        "RWKV 7's own files", r"^blocks\.\d+\.att\.r_k$",
+        ((r"^emb\.", "model.embeddings."), (r"^ln_out\.", "model.norm."), (r"^head\.", "lm_head."),
+         (r"^blocks\.", "model.layers."), (r"\.ln0\.", ".pre_norm."), (r"\.ln1\.", ".attn_norm."),
+         (r"\.ln2\.", ".ffn_norm."), (r"\.att\.([wavg])0$", r".attn.\1_lora.lora.2.bias"),
+         (r"\.att\.([wavg])1$", r".attn.\1_lora.lora.0.weight"), (r"\.att\.([wavg])2$", r".attn.\1_lora.lora.2.weight"),
+         (r"\.att\.ln_x\.", ".attn.g_norm."), (r"\.att\.([rkvo])(eceptance|ey|alue|utput)\.", r".attn.\1_proj."),
+         (r"\.att\.", ".attn.")),
+        turned=tuple(f".att.{part}{number}" for part in "wavg" for number in "12"),
+        flat=(*(f".att.{part}0" for part in "wavg"), ".att.k_k", ".att.k_a", ".ffn.x_k"),
+        ignored=r"^blocks\.0\.att\.v[012]$",
     ),
 )  # fmt: skip
 

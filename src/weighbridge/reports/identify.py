@@ -220,7 +220,8 @@ def _cache_repository(folder: Folder) -> FolderMatch | None:
 
 def _layout(folder: Folder) -> FolderMatch | None:
     """Matches a layout of blobs whose models can be read: one, which is identified, or several."""
-    from weighbridge.models.layouts import find_layout  # late: only folders need it
+    from weighbridge.models.archives import resolve  # late: only folders need it
+    from weighbridge.models.layouts import find_layout
 
     try:
         if (layout := find_layout(folder.path)) is None:
@@ -231,7 +232,7 @@ def _layout(folder: Folder) -> FolderMatch | None:
             model = layout.only()
         except UsageError as error:
             return "", (evidence, str(error.hint)), {"models": names}
-        content = identify(folder.path / model.name)
+        content = identify(resolve(folder.path))
         detail = {"models": names, "inside": content.format, "content": content.path}
         return layout.kind_of(model), (evidence, f"inside: {content.path}, {content.title}"), detail
     except (WeighbridgeError, OSError) as error:

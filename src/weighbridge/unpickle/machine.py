@@ -47,6 +47,13 @@ class Machine(MachineState):
         self.base, self._data, self._here, self._next = self.end, b"", 0, 0
         return value
 
+    def run_at_most(self, steps: int) -> None:
+        """Runs the pickle's first opcodes, `steps` of them."""
+        while not self.done and self.steps < steps:
+            self._ready()
+            self._stop = min(self._stop, self._next + steps - self.steps)  # an opcode has at least one byte
+            self._burst()
+
     def trace(self) -> Iterator[Opcode | None]:
         """Runs one opcode at a time. Yields each before running it (None for an unknown code): its offset is `end`, and
         `stack` is its input."""

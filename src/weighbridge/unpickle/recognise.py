@@ -11,26 +11,23 @@ from weighbridge.unpickle.opcodes import Opcode
 from weighbridge.unpickle.values import Global
 
 _BUDGET: Final = 16 << 20
+_PROTO: Final = b"\x80"
 _NAMES: Final = 16
 
 
 class Prefix(NamedTuple):
-    """The `opcodes` at the beginning of some data, up to byte `end`. `declared`: the protocol of PROTO. `names`: their
-    imports. `stopped`: STOP was reached, with `value`. `broken`: why every unpickler stops there, unless the data just
-    ends."""
+    """The opcodes at the beginning of some data, `steps` of them, up to byte `end`. `declared`: the protocol of PROTO;
+    `protocol`: that, or the lowest one that has the opcodes. `names`: their imports. `stopped`: STOP was reached, with
+    `value`. `broken`: why every unpickler stops there, unless the data just ends."""
 
     declared: int | None
-    opcodes: tuple[Opcode, ...]
+    protocol: int
+    steps: int
     end: int
     names: tuple[str, ...]
     stopped: bool
     value: Any
     broken: str | None
-
-    @property
-    def protocol(self) -> int:
-        """The declared protocol, or the lowest one that has the opcodes."""
-        return max(o.protocol for o in self.opcodes) if self.declared is None else self.declared
 
 
 def prefix(data: bytes, most: int) -> Prefix:
@@ -38,8 +35,11 @@ def prefix(data: bytes, most: int) -> Prefix:
     machine = JoblibMachine(BytesSource(data), budget=_BUDGET, strict=False)
     opcodes: list[Opcode] = []
     broken = None
+    declared = data[1] if data[:1] == _PROTO and len(data) > 1 else None
     try:
-        for opcode in machine.trace():
+        if declared is not None:
+            machine.run_at_most(most)
+        for opcode in () if declared is not None else machine.trace():  # to know their protocols
             if machine.steps >= most:
                 break
             if opcode is not None:
@@ -48,9 +48,8 @@ def prefix(data: bytes, most: int) -> Prefix:
         broken = None if "ends" in error.reason else error.reason
     except UnsupportedError as error:
         broken = error.message
-    opcodes = opcodes[: machine.steps]
-    declared = data[1] if opcodes and opcodes[0].name == "PROTO" else None
+    protocol = max((o.protocol for o in opcodes[: machine.steps]), default=0) if declared is None else declared
     names = dict.fromkeys(str(e.what) for e in machine.events if isinstance(e.what, Global))
     value = machine.stack[-1] if machine.done else None
     end = machine.end if broken is None else machine.at
-    return Prefix(declared, tuple(opcodes), end, tuple(names)[:_NAMES], machine.done, value, broken)
+    return Prefix(declared, protocol, machine.steps, end, tuple(names)[:_NAMES], machine.done, value, broken)

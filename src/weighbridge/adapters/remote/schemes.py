@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.io.location import RemotePath, StoredPath, check_local, is_remote, parse_address
+from weighbridge.io.location import RemotePath, StoredPath, TreePath, check_local, is_remote, parse_address
 
 _HERE: Final = "weighbridge.adapters.remote"
 #: Scheme -> the module whose `to_path` reads such an address.
@@ -27,7 +27,7 @@ TARGETS: Final = MappingProxyType(
         **{"abfs": "buckets.azure", "hf": "hub_upload"},
     }
 )
-_RESOLVED: Final = (RemotePath, StoredPath)
+_RESOLVED: Final = (TreePath, StoredPath)
 _HUB: Final = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 
 

@@ -32,6 +32,7 @@ from weighbridge.containers.archive import tar
 from weighbridge.containers.archive.wrapped import WRAPPERS, WrappedContents, WrappedFile, check_count, member_name
 from weighbridge.io.decompress import WITH_MAGIC, codec_of
 from weighbridge.io.digest import BlobManifest, Descriptor, decode, parse_digest, parse_index, parse_manifest
+from weighbridge.io.location import is_remote
 from weighbridge.io.source import Source
 
 _DOCKER, _CNCF, _OLLAMA = "application/vnd.docker.ai.", "application/vnd.cncf.model.", "application/vnd.ollama.image."
@@ -124,8 +125,9 @@ class LayoutListing(NamedTuple):
         if not models:
             raise FormatError("the layout lists no manifest of a model", path=folder.title)
         if len(models) > 1:
-            names = sorted(model.name for model in models.values())
-            hint = f"continue the path with one of them: {', '.join(f'{folder.title}/{name}' for name in names[:8])}"
+            names = [f"{folder.title}/{name}" for name in sorted(model.name for model in models.values())]
+            step = "fetch it first (wb fetch)" if is_remote(folder.title) else "continue the path with one of them"
+            hint = f"{step}: {', '.join(names[:8])}"
             raise UsageError(f"{folder.title} has {plural(len(models), 'model')}", hint=hint)
         return next(iter(models.values()))
 
@@ -318,8 +320,6 @@ def _layer_files(
             raise FormatError("a layer isn't the tar that its media type declares", path=folder.title, field=path,
                               found=layer.media)  # fmt: skip
     name = member_name(title or names[layer.digest], folder.title)
-    if name == ".":
-        raise FormatError("a layer's title isn't the name of a file", path=folder.title, field=path, found=repr(title))
     return {name: WrappedFile(layer.size, lambda: folder.open(path))}
 
 

@@ -3,9 +3,10 @@
     \\x93NUMPY 1 0 [u16: n] {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \\n [24 bytes]
 
 A small parser reads the header: the literals of numpy and other writers, without an evaluator. (numpy accepts any other
-Python literal too; nobody writes one.) Object arrays are refused, since they are pickles. A type that no reader can
-interpret (`V2`, which numpy writes for ml_dtypes' bfloat16) is neither read nor silently written. Format:
-numpy/lib/_format_impl.py (NEP 1), versions 1.0, 2.0, 3.0. Written bytes equal those of `np.save`.
+Python literal too; nobody writes one.) Object arrays are refused, since they are pickles. `<V2` is bfloat16, as MLX
+and numpy with ml_dtypes write it; numpy's own void of two bytes is `|V2`. Other types without a name in numpy are
+neither read nor silently written. Format: numpy/lib/_format_impl.py (NEP 1), versions 1.0, 2.0, 3.0. Written bytes
+equal those of `np.save`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import DIMS, NPY_HEADER
-from weighbridge.base.spec import Spec
+from weighbridge.base.spec import Spec, c_strides
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity, Slot
@@ -37,6 +38,7 @@ _CODES: Final = MappingProxyType(
         "u8": "U64", "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128",
     }
 )  # fmt: skip
+_BFLOAT16: Final = "<V2"
 _NAMES: Final = MappingProxyType({name: code for code, name in _CODES.items()})
 # version -> bytes of the header's length, its encoding
 _VERSIONS: Final = MappingProxyType({(1, 0): (2, "latin-1"), (2, 0): (4, "latin-1"), (3, 0): (4, "utf-8")})
@@ -45,7 +47,8 @@ _GROWTH: Final = 21
 
 
 class NpyHeader(NamedTuple):
-    """The parsed header; the data is bytes [start, end) of its source. `order` is "<" if it doesn't matter."""
+    """The parsed header; the data is bytes [start, end) of its source. `order` is "<" if it doesn't matter.
+    `strides`: those of an array in Fortran order, in elements; None in C order."""
 
     spec: Spec
     order: str
@@ -53,6 +56,11 @@ class NpyHeader(NamedTuple):
     end: int
     version: tuple[int, int]
     text: str
+    strides: tuple[int, ...] | None = None
+
+    def entry(self, name: str, base: int = 0, file: int = 0) -> Entry:
+        """The array as a tensor, if the header begins at byte `base` of a file."""
+        return Entry(name, self.spec.dtype, self.spec.shape, base + self.start, self.spec.nbytes, file, self.strides)
 
 
 def parse(source: Source) -> Index:
@@ -60,7 +68,6 @@ def parse(source: Source) -> Index:
     header = read_header(source)
     path = PurePath(source.name)
     name = path.stem if path.suffix.lower() == SUFFIX else "array"
-    entry = Entry(name, header.spec.dtype, header.spec.shape, header.start, header.spec.nbytes)
     findings = []
     if header.end < source.size:
         findings.append(
@@ -73,7 +80,7 @@ def parse(source: Source) -> Index:
             )
         )
     return Index(
-        NAME, (source,), (entry,), data_start=(header.start,), alignment=ALIGN, byte_order=header.order,
+        NAME, (source,), (header.entry(name),), data_start=(header.start,), alignment=ALIGN, byte_order=header.order,
         version=header.version[0], findings=tuple(findings),
     )  # fmt: skip
 
@@ -124,16 +131,15 @@ def read_header(source: Source) -> NpyHeader:
         raise FormatError("fortran_order is not True or False", path=source.name, field="fortran_order",
                           found=repr(fortran))  # fmt: skip
     # If at most one axis is longer than 1, both orders are the same bytes.
-    if fortran and 0 not in shape and sum(n > 1 for n in shape) > 1:
-        raise UnsupportedError(f"{source.name}: the array is in Fortran order (columns first)",
-                               hint="save np.ascontiguousarray(array), which numpy writes in C order")  # fmt: skip
+    in_columns = fortran and 0 not in shape and sum(n > 1 for n in shape) > 1
     spec = Spec(shape, dtype)
     if spec.nbytes > source.size - start:
         raise FormatError(
             "the file is cut off", path=source.name, offset=source.size, field="array",
             expected=f"{spec.nbytes} bytes of data", found=source.size - start, hint="download or copy it again",
         )  # fmt: skip
-    return NpyHeader(spec, order, start, start + spec.nbytes, version, text)
+    strides = c_strides(shape[::-1])[::-1] if in_columns else None
+    return NpyHeader(spec, order, start, start + spec.nbytes, version, text, strides)
 
 
 def objects_at(source: Source) -> int | None:
@@ -288,12 +294,11 @@ def _dtype(descr: object, path: str) -> tuple[DType, str]:
             f"{path}: an object array is a pickle, which runs code when it is loaded",
             hint="save the numbers themselves as plain arrays",
         )
-    name = _CODES.get("b1" if kind == "?" else kind + size)
+    name = "BF16" if descr == _BFLOAT16 else _CODES.get("b1" if kind == "?" else kind + size)
     if name is None:
         hint = "numbers of 1 to 8 bytes, complex and bool can be read"
         if kind == "V" or size == "1":
-            hint = ("perhaps bfloat16 or float8 of ml_dtypes, whose name numpy loses: save array.astype('float32') "
-                    "instead")  # fmt: skip
+            hint = "perhaps float8 of ml_dtypes, whose name numpy loses: save array.astype('float32') instead"
         raise UnsupportedError(f"{path}: arrays of type {descr!r} have an unknown number type", hint=hint)
     dtype = BY_NAME[name]
     # "=" means the reader's byte order, which no file should have. "|" is for single bytes.

@@ -53,7 +53,7 @@ def parse(source: Source) -> Index:
             file, base = len(files), 0
             files.append(inner)
             starts.append(header.start)
-        entries[name] = Entry(name, header.spec.dtype, header.spec.shape, base + header.start, header.spec.nbytes, file)
+        entries[name] = header.entry(name, base, file)
         if header.spec.dtype.word > 1:
             orders.add(header.order)
         if header.end < member.size:

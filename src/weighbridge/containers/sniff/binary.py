@@ -22,21 +22,21 @@ def pickled(probe: Probe) -> Hit | None:
     """A pickle of any protocol. From protocol 2 on the first byte identifies it; 0 and 1 have no magic, so the
     opcodes must reach STOP with a value."""
     start = prefix(probe.head, SNIFF_OPCODES)
-    if not start.opcodes or (start.broken and not (start.declared and start.names)):
+    if not start.steps or (start.broken and not (start.declared and start.names)):
         return None
     if start.declared is None:  # a value, then STOP at the end of the file or before another pickle (or tensors)
         after = probe.at(start.end, 1) if start.stopped else b""
-        follows = not after or after in b"(]}cIL\x80K" or len(start.opcodes) > 8
+        follows = not after or after in b"(]}cIL\x80K" or start.steps > 8
         if not (start.stopped and start.end >= 4 and follows):
             return None
-    if start.declared is not None and len(start.opcodes) < 2 < probe.size:
+    if start.declared is not None and start.steps < 2 < probe.size:
         return None
     detail: dict[str, Any] = {"protocol": start.protocol}
     if type(start.value) is int and start.value == TORCH_MAGIC:
         return Hit("torch-legacy", evidence=(f"pickle of torch's magic number {TORCH_MAGIC:#x}",), detail=detail)
     names = (f"names {', '.join(start.names[:3])}",) if start.names else ()
     evidence = (f"pickle opcodes, protocol {start.protocol}", *names)
-    whole = start.stopped or probe.size > len(probe.head) or len(start.opcodes) >= SNIFF_OPCODES
+    whole = start.stopped or probe.size > len(probe.head) or start.steps >= SNIFF_OPCODES
     damage = () if whole else ("truncated: no STOP opcode",)
     confidence: Confidence = "likely" if start.declared is None else "certain"
     detail["globals"] = list(start.names)

@@ -122,8 +122,10 @@ def _record(source: Source, at: int, length: int, magic: bytes) -> _Body:
         raise FormatError("a record of the database is outside its file", path=source.name, offset=at, found=length)
     data = source.read(at, length)
     if data[:4] != magic or int.from_bytes(data[4:12], "little") != length:
-        raise FormatError("a record of the database is damaged: its header is wrong", path=source.name, offset=at,
-                          expected=magic.hex(), found=data[:4].hex())  # fmt: skip
+        found = f"{data[:4].hex()} of {int.from_bytes(data[4:12], 'little')} bytes"
+        raise FormatError("a record of the database is damaged, or of another step: its header is wrong",
+                          path=source.name, offset=at, expected=f"{magic.hex()} of {length} bytes", found=found,
+                          hint="copy the whole folder again, or use another step")  # fmt: skip
     if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise FormatError("a record of the database doesn't have its checksum", path=source.name, offset=at,
                           hint="download or copy it again")  # fmt: skip

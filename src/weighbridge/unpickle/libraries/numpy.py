@@ -5,8 +5,12 @@
     scalar(dtype, bytes)
     dtype("f4", False, True), state (3, "<", None, None, None, -1, -1, 0)
 
+    eval("data", {"data": array})      of Paddle: a tensor of a static graph; the name `data` is looked up in the dict
+    tuple((name, array))               of Paddle: a tensor that isn't in a state dict
+
 An array of objects is the list of its objects. Reference: numpy/_core/src/multiarray/methods.c (array_reduce,
-array_setstate), descriptor.c (arraydescr_setstate), numpy/_core/numeric.py of NumPy 2.
+array_setstate), descriptor.c (arraydescr_setstate), numpy/_core/numeric.py of NumPy 2; python/paddle/framework/io.py
+of Paddle 3.3 (`_pickle_save`).
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base import dtypes
 from weighbridge.base.dtypes import DType
 from weighbridge.base.limits import DIMS
-from weighbridge.unpickle.values import Blob, Global, Object, UnexpectedOpcode, preview
+from weighbridge.unpickle.values import Blob, Dict, Global, Object, UnexpectedOpcode, preview
 
 
 class Array(NamedTuple):
@@ -175,3 +179,26 @@ CALLS: Final[Mapping[tuple[str, str], Callable[[Object], Any]]] = MappingProxyTy
     }
 )
 NAMES: Final = frozenset({("numpy", "ndarray"), *CALLS})
+
+# ---- Paddle ----
+
+#: `eval` of Python 3 and 2.
+EVAL: Final = frozenset({("builtins", "eval"), ("__builtin__", "eval")})
+_TUPLE: Final = frozenset({("builtins", "tuple"), ("__builtin__", "tuple")})
+_ARRAYS: Final = frozenset(path for path in CALLS if path[1] in ("_reconstruct", "_frombuffer"))
+
+
+def array_of(value: Object) -> Object | None:
+    """Returns the array of one of Paddle's calls; None for any other call, also one whose result or arguments were
+    changed."""
+    path = value.callee.path if isinstance(value.callee, Global) else None
+    if value.op != "REDUCE" or value.states or value.items or value.flat or not isinstance(value.args, tuple):
+        return None
+    array: Any = None
+    match value.args:
+        case ("data", Dict(flat=["data", found])) if path in EVAL:
+            array = found
+        case (tuple((str(), found)),) if path in _TUPLE:
+            array = found
+    is_array = isinstance(array, Object) and isinstance(array.callee, Global) and array.callee.path in _ARRAYS
+    return array if is_array else None

@@ -280,6 +280,8 @@ def _describe(event: Event) -> tuple[str, str] | None:
                 return "pickle.unknown-call", f"the result of {preview(subject.callee)} is not called"
             if callee is subject.callee and (callee.path in KNOWN or callee.path in CLASSES):
                 return None
+            if callee.path in numpy_calls.EVAL and numpy_calls.array_of(subject) is not None:
+                return None
             if subject.op in ("NEWOBJ", "NEWOBJ_EX"):
                 return "pickle.unknown-class", f"{callee} is not constructed; its contents are read as data"
             args, shown = subject.args, "..."

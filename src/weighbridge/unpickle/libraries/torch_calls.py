@@ -334,6 +334,8 @@ def interpret(value: Any) -> Any:
         return str(value) if value.path in VALUES else None
     if not isinstance(value, Object) or not isinstance(value.callee, Global):
         return value if isinstance(value, Object) else None
+    if (array := numpy_calls.array_of(value)) is not None:
+        value = array
     function = KNOWN.get(value.callee.path)
     if function is None:
         return value

@@ -28,6 +28,7 @@ from weighbridge.reports.scan.pickle.allowlist import (
 )
 from weighbridge.reports.scan.pickle.indices import INDEXED
 from weighbridge.reports.scan.pickle.shapes import LOADED, WORDS, class_of, fits, numpy_state, scheme_fits
+from weighbridge.unpickle.libraries import numpy as numpy_calls
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.state import Event
 from weighbridge.unpickle.values import Dict, External, Global, Object, Persistent, Set, preview
@@ -171,6 +172,8 @@ class PicklePolicy:
     def called(self, event: Event) -> None:
         result: Object = event.what
         callee = class_of(result.callee)
+        if callee is not None and callee.path in numpy_calls.EVAL and numpy_calls.array_of(result) is not None:
+            return  # a name is looked up in a dict
         if callee is None:
             message = f"the result of {preview(result.callee)} is called"
             self.add("pickle/computed-call", event, message, args=result.args, use=Use.CALLED,
