@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weighbridge.api.objects import Model, open
@@ -16,23 +17,26 @@ if TYPE_CHECKING:
     from weighbridge.adapters.modules import LoadReport
 
 Class = TypeVar("Class")
+#: The config of weights without one.
+Config = Path | Mapping[str, Any]
 
 
 def load(
     path: Path, *, into: torch.nn.Module, dtype: DTypeLike | None = None, device: str | None = None,
-    strict: bool = True, names: str | None = None,
+    strict: bool = True, names: str | None = None, config: Config | None = None,
 ) -> LoadReport:  # fmt: skip
     """Fills a torch module from a file or folder of any format. On the CPU its parameters share the file's pages if the
     types agree.
 
     `into`: a module, which may be on the meta device. `dtype`: of floating point values; None keeps the module's types.
     `names`: the style of the module's names; None: the file's names, or Hugging Face's for a GGUF. `strict`: raise
-    UsageError if names differ. The report lists missing and unexpected names.
+    UsageError if names differ. The report lists missing and unexpected names. `config`: of weights without one: a dict,
+    a config.json, or a folder or hf:// name.
     """
     from weighbridge.adapters.engines.transformers import module_names
     from weighbridge.adapters.modules import load_module
 
-    with _open_for_module(path, names) as model:
+    with _open_for_module(path, names, config) as model:
         renamed = module_names(into, model)
         nodes = {renamed.get(name, name): model[name].node for name in model}
         # buffers that older classes saved and newer ones compute
@@ -43,18 +47,20 @@ def load(
 
 def from_pretrained(
     kind: type[Class], path: Path, *, dtype: DTypeLike | None = None, packed: bool = False, strict: bool = True,
-    **options: Any,
+    config: Any = None, **options: Any,
 ) -> Class:  # fmt: skip
     """Loads a model of a transformers class (`LlamaForCausalLM`, not an Auto class) from a file or folder of any format
     with a config: a GGUF, an MLX folder, a quantized or a plain one. Values are read on demand, and packed ones are
     decoded. `packed`: keep packed weights in transformers' modules if it supports the method in config.json
     (compressed-tensors, GPTQ, AWQ, FP8 ...; their libraries must be installed). `dtype`: of the weights, or with
     `packed` of the unpacked ones; None: the file's type, F32 for quantized ones. `strict`: raise FormatError if the
-    file lacks weights of the class, which transformers would initialize randomly. `options`: passed to transformers'
-    `from_pretrained`."""
+    file lacks weights of the class, which transformers would initialize randomly. `config`: instead of the folder's, or
+    of weights without one: a transformers config, a dict, a config.json, a folder or an hf:// name. `options`: of
+    transformers' `from_pretrained`."""
     from weighbridge.adapters.engines.transformers import transformers_model
 
-    with open(path, names="stored") if packed else _hub_model(path) as model:
+    config = config.to_dict() if hasattr(config, "to_dict") else config
+    with open(path, names="stored", config=config) if packed else _hub_model(path, config) as model:
         nodes = {name: model[name].node for name in model}
         loaded: Class = transformers_model(
             kind, model.config, nodes, requested_dtype(dtype), options, packed=packed, strict=strict,
@@ -63,10 +69,10 @@ def from_pretrained(
         return loaded
 
 
-def _hub_model(path: Path) -> Model:
+def _hub_model(path: Path, config: Config | None) -> Model:
     """Opens a model under hub names. transformers accepts all spellings of these; the family's table renames a GGUF or
     an MLX model. Without a table, the names are the hub's unless MLX wrote the file."""
-    model = open(path)
+    model = open(path, config=config)
     try:
         try:
             hub = model.source.dialect.startswith("hf")
@@ -78,11 +84,11 @@ def _hub_model(path: Path) -> Model:
         raise
 
 
-def _open_for_module(path: Path, names: str | None) -> Model:
+def _open_for_module(path: Path, names: str | None, config: Config | None) -> Model:
     """Opens a model under `names`, or by default a GGUF under hub names and others under the file's names."""
     if names is not None:
-        return open(path, names=names)  # type: ignore[arg-type]
-    model = open(path)
+        return open(path, names=names, config=config)  # type: ignore[arg-type]
+    model = open(path, config=config)
     if model.format != "gguf":
         return model
     model.close()

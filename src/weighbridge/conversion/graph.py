@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import BY_NAME, F32, Kind
@@ -23,7 +24,9 @@ from weighbridge.conversion.plan.side_files import copied, side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.io.sink import listed
 from weighbridge.io.source import BytesSource
+from weighbridge.models.ctranslate2_roles import to_ctranslate2
 from weighbridge.models.model import OpenModel, open_weights
+from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings.write.ctranslate2 import Int8RowsOf
 from weighbridge.tensors.nodes import Node, pack, reshape
 
@@ -49,7 +52,7 @@ def to_graph(model: OpenModel, options: GraphOptions) -> PlanBuilder:
     graph = open_weights(resolve_path(options.graph))
     try:
         draft = PlanBuilder({}, sources=graph.place.files)
-        fill(draft, model.stored, graph)
+        fill(draft, _named(model, graph), graph)
         draft.metadata = {"layouts": _layouts(draft, graph)}
         folder = graph.place.folder
         draft.extra_files += copied(side_files(folder), folder) if graph.place.path == folder else []
@@ -57,6 +60,14 @@ def to_graph(model: OpenModel, options: GraphOptions) -> PlanBuilder:
     except BaseException:
         graph.close()
         raise
+
+
+def _named(model: OpenModel, graph: OpenModel) -> Mapping[str, Node]:
+    """The weights under the graph's names: their own, or those of the roles in a model of CTranslate2."""
+    if graph.format == "ctranslate2" and model.stored.keys().isdisjoint(graph.index.by_name):
+        with suppress(UnsupportedError):  # no table: `fill` says which names the graph has
+            return to_ctranslate2(unwrapped(model)[0], graph.index.by_name)
+    return model.stored
 
 
 def fill(draft: PlanBuilder, weights: Mapping[str, Node], graph: OpenModel) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ from weighbridge.forward.texts import TextChunks, chunks_of, first_token, with_f
 from weighbridge.io.location import open_source
 from weighbridge.io.sink.checks import check_target
 from weighbridge.io.sink.target import Sink
+from weighbridge.models.borrowed_config import with_given_config
+from weighbridge.models.model import OpenModel
+from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer.of_model import vocab_of
 
 SCHEMA: Final = "weighbridge/text-quality/1"
@@ -90,18 +94,25 @@ class _Comparison:
             check_target(options.save, overwrite=options.overwrite, folder=False)
         self.saved: SavedLogits | None = None
         self.computed: ComputedModel | None = None
+        models = iter(self._opened([reference] * (not _is_saved(reference)) + [str(model)] * (model is not None)))
         if _is_saved(reference):
             self.saved = stack.enter_context(SavedLogits(resolve_path(reference)))
             self.texts = _texts_of_file(self.saved, model, options)
         else:
-            self.computed = stack.enter_context(ComputedModel.opened(reference, options))
+            self.computed = ComputedModel(next(models))
             self.texts = chunks_of(self.computed.model, options)
         self.tokens = self.texts.tokens[: options.chunks]
-        self.other = None if model is None else stack.enter_context(ComputedModel.opened(model, options))
+        self.other = None if model is None else ComputedModel(next(models))
         self.same_tokens = None if self.other is None else _same_tokens(self.texts, self.other, options, self.saved)
         sizes = [self.vocab, *([] if self.other is None else [self.other.vocab])]
         if len({*sizes}) > 1:
             raise UsageError(f"the vocabularies have different sizes: {sizes[0]:,} and {sizes[1]:,}")
+
+    def _opened(self, paths: Sequence[str]) -> list[OpenModel]:
+        """The models, those without a config with that of the options."""
+        opening = replace(self.options, config=None)
+        models = [self.stack.enter_context(open_model(resolve_path(path), opening)) for path in paths]
+        return with_given_config(models, self.options.config)
 
     @property
     def vocab(self) -> int:

@@ -339,7 +339,7 @@ class WrappedPath(TreePath):
         return blobs
 
 
-def forget(root: WrappedPath) -> None:
+def forget(root: TreePath) -> None:
     """Releases the tree of a root. Open sources stay readable."""
     _TREES.pop(_plain(root), None)
 

@@ -1,14 +1,16 @@
 """Weights without a config.json, such as a distributed checkpoint, read with the config of a model that they are
-compared or merged with."""
+compared or merged with, or with one that is given for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
-from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.models.model import OpenModel
-from weighbridge.models.open import describe_by
+from weighbridge.models.open import check_fit, describe_by
 
 
 def with_borrowed_configs(models: Sequence[OpenModel]) -> tuple[list[OpenModel], list[str]]:
@@ -26,6 +28,22 @@ def with_borrowed_configs(models: Sequence[OpenModel]) -> tuple[list[OpenModel],
                 break
         result.append(model)
     return result, notes
+
+
+def with_given_config(
+    models: Sequence[OpenModel], config: str | os.PathLike[str] | Mapping[str, Any] | None
+) -> list[OpenModel]:
+    """Returns the models, those without a config with `config`. Raises UsageError if all have one, MappingError if it
+    is another model's."""
+    if config is None:
+        return [*models]
+    result = [describe_by(m, config) if m.format != "gguf" and m.json("config.json") is None else m for m in models]
+    bare = [model for model in result if model.borrowed is not None]
+    if not bare:
+        raise UsageError("each of the models has a config", hint="leave out --config")
+    for model in bare:
+        check_fit(model)
+    return result
 
 
 def has_table(model: OpenModel) -> bool:

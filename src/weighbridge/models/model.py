@@ -62,7 +62,7 @@ class ConfigOptions(FamilyOptions):
     """Options of everything that depends on a model's config. `config` may also be a dict."""
 
     config: str | os.PathLike[str] | Mapping[str, Any] | None = option(
-        "config.json, or the folder with config and tokenizer, of weights that have none next to them.",
+        "config.json, or the folder or hf:// name with config and tokenizer, of weights that have none.",
         metavar="PATH", kind="path", section="Source",
     )  # fmt: skip
 
@@ -187,7 +187,7 @@ class OpenModel(Closing):
     """Close it, or use it as a context manager, to free the files. A transformed model (`models/transform`) has `nodes`
     instead of the index's tensors, and `texts` instead of some files of the folder. `left_out`: the parts of a training
     checkpoint that are not the model. `whole`: the class of the model of which a GGUF is the language model; it decides
-    between families with the same graph."""
+    between families with the same graph. `borrowed`: the config of `SourceOptions.config`."""
 
     place: Place
     index: Index
@@ -196,6 +196,7 @@ class OpenModel(Closing):
     texts: Mapping[str, bytes] = field(default_factory=dict)
     left_out: tuple[Dropped, ...] = ()
     whole: str = ""
+    borrowed: str | os.PathLike[str] | Mapping[str, Any] | None = None
 
     @property
     def format(self) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers.formats import DFLOAT11
 from weighbridge.io.location import open_source
@@ -42,6 +44,7 @@ ALONE: Final = _OneFile(all_parts=True)
 WHOLE: Final = _Stored(all_parts=True)
 _NEVER_NESTED: Final = frozenset({"safetensors", "gguf"})  # formats without nested training checkpoints
 _CONFIG: Final = "config.json"
+_NUMBER: Final = re.compile(r"\.\d+(?=\.)")
 
 
 class Headers(NamedTuple):
@@ -63,7 +66,8 @@ def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOpti
     if files:
         from weighbridge.models.tensor_parallel.rank_files import gather_ranks  # late: inspect starts without it
 
-        return gather_ranks(path, files, options)
+        joined = gather_ranks(path, files, options)
+        return joined if options.config is None else _select(joined, options)
     model = open_weights(path, options)
     if adapters := model.place.adapters:
         from weighbridge.models.lora.merge import merge_adapters  # late: inspect starts without it
@@ -89,20 +93,51 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
             from weighbridge.models.dfloat11 import decoded  # late: few models are in its code
 
             model = decoded(model, lenient=options.all_parts)
-        if options.all_parts or (model.format in _NEVER_NESTED and not options.ema):
+        if options.all_parts:
             return model
-        from weighbridge.models.training_parts import model_parts  # late: most commands start without unpickling
+        if options.ema or model.format not in _NEVER_NESTED:
+            from weighbridge.models.training_parts import model_parts  # late: most commands start without unpickling
 
-        return model_parts(model, ema=options.ema)
+            model = model_parts(model, ema=options.ema)
+        if options.config is not None:
+            check_fit(model)
+        return model
     except BaseException:
         model.close()
         raise
 
 
+def contains_config(path: Path) -> UsageError:
+    """The error about a config for a GGUF."""
+    return UsageError(f"{path} is a GGUF, which contains its config", hint="wb edit changes its keys")
+
+
+def check_fit(model: OpenModel) -> None:
+    """Raises MappingError, which names tensors, if the config of weights is another model's: tensors are missing, have
+    other shapes, or are of layers that it doesn't count. Further tensors are accepted, and anything is if no table
+    describes the config or the weights are an adapter's."""
+    from weighbridge.models.lora.forms import adapter_form  # late: few weights get a config
+    from weighbridge.models.wrapped import unwrapped
+
+    try:
+        if adapter_form(model) is not None or not model.family.rows:
+            return
+    except UnsupportedError:
+        return
+    named = unwrapped(model)[0].resolved
+    report = named.report
+    rest = {*report.unmapped, *report.apart, *report.dropped}
+    kinds = {_NUMBER.sub(".*", name) for name in model.index.by_name if name not in rest}
+    if any(_NUMBER.sub(".*", name) in kinds for name in report.unmapped):
+        dict(named.roles)
+    dict(named.known_roles)
+
+
 def describe_by(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, Any]) -> OpenModel:
     """Returns the model with the config.json of a file, a folder or a dict; a folder's tokenizer is used too."""
     if model.format == "gguf":
-        raise UsageError(f"{model.place.path} is a GGUF, which contains its config", hint="wb edit changes its keys")
+        raise contains_config(model.place.path)
+    model = replace(model, borrowed=config)
     if isinstance(config, Mapping):
         return replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
     path = resolve(config)

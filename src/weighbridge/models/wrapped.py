@@ -22,6 +22,7 @@ _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
 _MLX_VLM: Final = "mlx-vlm's names are replaced by those of Hugging Face"
 _EMBEDDING: Final = "embedding.word_embeddings.weight"  # of Megatron-LM
+_CTRANSLATE2: Final = "CTranslate2's names are replaced by those of the family"
 _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 
 
@@ -67,13 +68,18 @@ def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 
 
 def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
-    """The model under canonical names if its names are Megatron-LM's, or under the family's if they are another
-    framework's."""
+    """The model under canonical names if its names are Megatron-LM's or CTranslate2's, or under the family's names if
+    they are another framework's."""
     if any(entry.name.endswith(_EMBEDDING) for entry in model.index):
         from weighbridge.models.megatron_roles import from_megatron  # late: few models have its names
 
         if (renamed := from_megatron(model)) is not None:
             return renamed, [_MEGATRON]
+    if model.format == "ctranslate2":
+        from weighbridge.models.ctranslate2_roles import from_ctranslate2  # late, likewise
+
+        if (renamed := from_ctranslate2(model)) is not None:
+            return renamed, [_CTRANSLATE2]
     from weighbridge.models.framework_names import from_frameworks  # late: only conversions to other names need it
 
     return next(((renamed, [note]) for renamed, note in from_frameworks(model) if _fits(renamed)), None)

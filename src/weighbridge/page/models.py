@@ -17,6 +17,7 @@ from weighbridge.containers.ggml.imatrix import recognised
 from weighbridge.io.location import path_text
 from weighbridge.io.source import Source
 from weighbridge.models.archives import resolve
+from weighbridge.models.borrowed_config import with_given_config
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer import Vocab
@@ -54,13 +55,14 @@ class PageModels(Closing):
             for number, path in enumerate(paths):
                 damage, step = None, None if number else options.step
                 try:
-                    model = open_model(path, replace(options, step=step))
+                    model = open_model(path, replace(options, step=step, config=None))
                 except FormatError as error:
                     from weighbridge.reports.inspect.damaged import open_damaged  # late: few files are damaged
 
                     damage, model = error, open_damaged(resolve(path), error, step)
                 self.models.append(model)
                 self.damage.append(damage)
+            self.models = with_given_config(self.models, options.config)
         except BaseException:
             self.close()
             raise

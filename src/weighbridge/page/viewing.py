@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,7 @@ from weighbridge.base.options import ProgressKeyword, accepting, option
 from weighbridge.base.records import dataclass
 from weighbridge.conversion.options import Path
 from weighbridge.io.options import OverwriteOptions
-from weighbridge.models.model import FamilyOptions, SourceOptions, StepOptions
+from weighbridge.models.model import ConfigOptions, SourceOptions, StepOptions
 
 #: Models of a page, as many as `wb lineage` compares.
 MOST: Final = 64
@@ -51,7 +51,7 @@ class ServedPage(Closing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageOptions(StepOptions, FamilyOptions):
+class PageOptions(StepOptions, ConfigOptions):
     other: Path | Sequence[Path] | None = field(default=None, kw_only=False)
     quality_report: Sequence[str] = option(
         "Saved report of wb quantize or wb quality, or plan of wb quantize, to draw. Repeatable.",
@@ -101,8 +101,9 @@ def view(path: Path, options: ViewOptions) -> ServedPage:
 
 
 def widget(
-    path: Path, other: Path | Sequence[Path] | None = None, *, height: int = 640, arch_file: Path | None = None
-) -> Any:
+    path: Path, other: Path | Sequence[Path] | None = None, *, height: int = 640, arch_file: Path | None = None,
+    config: Path | Mapping[str, Any] | None = None,
+) -> Any:  # fmt: skip
     """Returns the page of `view` as a notebook widget (anywidget), which the kernel answers without a server.
     `height`: in CSS pixels. Closing the widget closes the files. Raises the errors of `open`, and UnsupportedError
     without the extra `notebook`."""
@@ -110,7 +111,7 @@ def widget(
     from weighbridge.page.assemble import widget_script
     from weighbridge.page.export import framed
 
-    data = _page_data(path, PageOptions(other=other, arch_file=arch_file))
+    data = _page_data(path, PageOptions(other=other, arch_file=arch_file, config=config))
     try:
         data.prepare()
         return notebook.widget(data, framed(data), widget_script(), data.title, height, data.close)
@@ -145,5 +146,5 @@ def _page_data(path: Path, options: PageOptions) -> PageData:
         from weighbridge.page.views.measured import read_measured
 
         read_measured(options.quality_report, {})  # refuses other files before the models are opened
-    opening = SourceOptions(arch_file=options.arch_file, step=options.step)
+    opening = SourceOptions(arch_file=options.arch_file, step=options.step, config=options.config)
     return PageData(path, *others, options=opening, measured=options.quality_report)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.plugins import PROVIDERS, plugins
+from weighbridge.models.model import SourceOptions
 from weighbridge.providers.arrays import ArrayProvider
 from weighbridge.providers.base import Provider, ProviderOptions
 from weighbridge.providers.files import open_files
@@ -24,18 +25,20 @@ Opener = Callable[[Any, str, ProviderOptions, Mapping[str, Any] | None], Provide
 
 def open_provider(
     source: Any, names: str, options: ProviderOptions, quantization: Mapping[str, Any] | None, backend: str | None,
-    rank: tuple[int, int] | None = None,
+    rank: tuple[int, int] | None = None, config: Any = None,
 ) -> Provider:  # fmt: skip
-    """The provider of a source. UsageError if no backend has this name, or for a rank of anything but files."""
+    """The provider of a source. UsageError if no backend has this name, or for a rank or a config of anything but
+    files."""
     backend = "arrays" if isinstance(source, Mapping) else backend or _prefix(source) or FILES
-    if rank is not None and backend != FILES:
-        raise UsageError(f"rank doesn't apply to {backend}", hint="it applies to files and folders")
+    for name, value in (("rank", rank), ("config", config)):
+        if value is not None and backend != FILES:
+            raise UsageError(f"{name} doesn't apply to {backend}", hint="it applies to files and folders")
     if isinstance(source, Mapping):
         from weighbridge.adapters.arrays import nodes_of
 
         return ArrayProvider(nodes_of(source), options=options)
     if backend == FILES:
-        return open_files(source, names, options, quantization, rank=rank)
+        return open_files(source, names, options, quantization, SourceOptions(config=config), rank)
     known: Mapping[str, Opener] = plugins(PROVIDERS)
     if backend not in known:
         raise UsageError(f"no provider is called {backend!r}", hint=f"known: {', '.join((FILES, *known))}")

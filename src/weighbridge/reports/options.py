@@ -15,7 +15,7 @@ from weighbridge.base.dtypes import DTypeLike
 from weighbridge.base.options import ProgressKeyword, option
 from weighbridge.base.records import dataclass
 from weighbridge.io.options import JobsOptions
-from weighbridge.models.model import FamilyOptions, StepOptions
+from weighbridge.models.model import ConfigOptions, FamilyOptions, StepOptions
 from weighbridge.reports.signature.options import SignatureCheckOptions
 
 Path = str | os.PathLike[str]
@@ -31,7 +31,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(CheckOptions, FamilyOptions, SignatureCheckOptions, StepOptions, ProgressKeyword):
+class VerifyOptions(CheckOptions, ConfigOptions, SignatureCheckOptions, StepOptions, ProgressKeyword):
     mmproj: str | Path | None = option("Also check whether this projector belongs to the model.", metavar="FILE",
                                        kind="path")  # fmt: skip
 
@@ -44,7 +44,7 @@ class DiffOptions(JobsOptions, FamilyOptions, ProgressKeyword):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProveOptions(JobsOptions, FamilyOptions, ProgressKeyword):
+class ProveOptions(JobsOptions, ConfigOptions, ProgressKeyword):
     static: bool = option("Compare only settings and tokenizer; reads only headers.", False)
     run: bool = option("Run both models [on].", True)
     text: Path | None = option("Also compare the perplexity of this text.", metavar="FILE", kind="file")

@@ -19,6 +19,7 @@ from typing import Literal
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.io.location import path_text
+from weighbridge.models.borrowed_config import with_given_config
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.reports.options import ProveOptions
 from weighbridge.reports.prove import running, towers, values
@@ -37,6 +38,7 @@ def prove(src: str | os.PathLike[str], dst: str | os.PathLike[str], options: Pro
         raise UsageError(f"{tokens} positions can't be compared", hint=f"{running.SHORTEST} to {running.LONGEST}")
     opening = SourceOptions(arch_file=options.arch_file)
     with open_model(src, opening) as a, open_model(dst, opening) as b:
+        a, b = with_given_config((a, b), options.config)
         pair = towers.towers_of_pair(a, b)
         checks = [*(towers.checks(*pair) if pair else fields.checks(a, b))]
         notes: list[str] = []

@@ -12,6 +12,7 @@ from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.io.location import RemotePath, open_source
 from weighbridge.models.clients import client_of, loads
+from weighbridge.models.joined_folder import linked_folder
 from weighbridge.reports.prove import predictions
 from weighbridge.reports.prove.bounds import RunBounds
 from weighbridge.reports.prove.model import Progress, ProveCheck, Verdict
@@ -70,6 +71,8 @@ def checks(
         runtimes = []
         for model in (a, b):  # llama.cpp opens a GGUF or the first of its shards, the others a folder
             path = model.place.weights[0] if model.format == "gguf" else model.place.folder
+            if model.borrowed is not None:
+                path = stack.enter_context(linked_folder(model.place, model.borrowed))
             runtimes.append(stack.enter_context(RuntimeProcess(client_of(model), path, _overruled(model))))
         try:
             models = _pair(a, b, *runtimes)
@@ -117,7 +120,7 @@ def _obstacle(model: OpenModel) -> str:
     reader = client_of(model)
     if absent := missing(reader):
         return f'{reader} isn\'t installed ({", ".join(absent)}): pip install "weighbridge[prove]"'
-    if isinstance(model.place.folder, RemotePath):
+    if isinstance(model.place.folder if model.borrowed is None else model.place.weights[0], RemotePath):
         return f"{model.place.path} isn't on this machine: wb fetch it first"
     if model.place.merged:
         return f"{reader} would run {model.place.path} without its adapter: convert it first"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Literal
 
@@ -111,7 +112,10 @@ def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport
     if options.step is not None:
         path = path_of_step(path, options.step)
     families = (read_family(Path(options.arch_file)),) if options.arch_file else ()
-    with Repo(path, options.progress, values=options.values, families=families, mmproj=options.mmproj) as repo:
+    with (
+        _joined(path, options) as place,
+        Repo(place, options.progress, values=options.values, families=families, mmproj=options.mmproj) as repo,
+    ):
         verify_pairs.check_given(repo)
         signature = verify_signature.prepare(repo, options)
         every = [_finding(rule, flaw) for rule in RULES for flaw in rule.check(repo)]
@@ -141,6 +145,15 @@ def verify(path: str | os.PathLike[str], options: VerifyOptions) -> VerifyReport
             digests=len(verify_digests.listed(repo)),
             signature=signature.report if signature else None,
         )
+
+
+def _joined(path: str | os.PathLike[str], options: VerifyOptions) -> AbstractContextManager[str | os.PathLike[str]]:
+    """The path, with the config of the options if there is one."""
+    if options.config is None:
+        return nullcontext(path)
+    from weighbridge.models.joined_folder import joined_path  # late: few weights get a config
+
+    return joined_path(path, options.config)
 
 
 def _finding(rule: Check | ValueRule, f: Flaw) -> Finding:
