@@ -25,6 +25,7 @@ from weighbridge.providers.config import ModelConfig, build_config, unified_keys
 
 # How a config.json states what a field says, in the words of transformers' classes: of the first that is there.
 WORDS = {
+    "sliding_layers": ("use_sliding_window",),
     "dim": ("hidden_size", "n_embd", "d_model", "dim"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
