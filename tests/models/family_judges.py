@@ -21,7 +21,7 @@ from tests.oracles.families import CASES, UNSAID
 from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BY_NAME, F16, F32, I64
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.conversion import dtype_policy
 from weighbridge.models.arch import kv_tensors as keyed
@@ -631,7 +631,7 @@ def _sizes_or_none(family: Family, config: dict[str, Any]) -> Sizes | None:
     """None where the config says too little: a class may have no default for a size."""
     try:
         return family.sizes_from_hf(config)
-    except FormatError:
+    except (FormatError, UsageError):
         return None
 
 

@@ -41,7 +41,7 @@ WORDS = {
     "residual_scale": ("residual_multiplier",),
 }
 # The text part of HunYuan-VL comes back as a dense Hunyuan, whose base frequency is the stretched one.
-STRETCHED = {("hunyuan-ocr", "rope"), ("hunyuan-ocr-silent", "rope")}
+STRETCHED = {("dspark-gemma4", "rope"), ("hunyuan-ocr", "rope"), ("hunyuan-ocr-silent", "rope")}
 # Where keys and config.json differ: layers that predict further tokens are counted, a window that nothing uses is left
 # out.
 COUNTED = frozenset(

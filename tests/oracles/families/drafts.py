@@ -65,8 +65,8 @@ _DFLASH: dict[str, Any] = _QWEN | {
 }  # fmt: skip
 
 
-def _dflash(width: int = 24, **more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    layer: dict[str, tuple[int, ...]] = {
+def _dflash_layer(width: int) -> dict[str, tuple[int, ...]]:
+    return {
         "input_layernorm.weight": (64,),
         "self_attn.q_proj.weight": (4 * width, 64),
         "self_attn.k_proj.weight": (2 * width, 64),
@@ -78,8 +78,11 @@ def _dflash(width: int = 24, **more: tuple[int, ...]) -> dict[str, tuple[int, ..
         "mlp.gate_proj.weight": (96, 64),
         "mlp.up_proj.weight": (96, 64),
         "mlp.down_proj.weight": (64, 96),
-        **more,
     }
+
+
+def _dflash(**more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    layer = _dflash_layer(24) | more
     layers = {f"layers.{n}.{name}": shape for n in range(2) for name, shape in layer.items()}
     return {**layers, "fc.weight": (64, 192), "hidden_norm.weight": (64,), "norm.weight": (64,)}
 
@@ -107,6 +110,25 @@ _UNHELD = frozenset({
     "confidence_head_with_markov", "draft_sections", "rope_is_neox_style", "paired_rope",
 })  # fmt: skip
 
+_GEMMA: dict[str, tuple[int, ...]] = {
+    **{
+        f"layers.{n}.{name}": shape
+        for n in range(2)
+        for name, shape in (
+            _dflash_layer(32)
+            | {f"{part}_layernorm.weight": (64,) for part in ("pre_feedforward", "post_feedforward")}
+            | {"layer_scalar": (1,), "self_attn.k_proj.weight": (32, 64)}
+        ).items()
+        if "v_proj" not in name
+    },
+    "fc.weight": (64, 192),
+    "hidden_norm.weight": (64,),
+    "norm.weight": (64,),
+    "lm_head.weight": (vocabularies.SPM_SIZE, 64),
+    **{f"markov_head.markov_w{n}.weight": (vocabularies.SPM_SIZE, 32) for n in (1, 2)},
+    **_CONFIDENCE,
+}
+
 #: The models that they draft for, by name.
 TARGETS = table(
     Case("llama", "LlamaConfig", "bpe", GQA | BPE | {"num_hidden_layers": 8}),
@@ -118,6 +140,13 @@ TARGETS = table(
         GQA | SPM | {"num_hidden_layers": 8, "head_dim": 32, "pad_token_id": 0, "sliding_window": 24},
     ),
     # of which only config and tokenizer are read
+    Case(
+        "gemma4",
+        "Gemma4ForCausalLM",
+        "gemma4",
+        GQA | SPM | {"model_type": "gemma4_text", "num_hidden_layers": 8, "head_dim": 24, "pad_token_id": 0},
+        shapes={"x.weight": (1, 1)},
+    ),
     Case(
         "qwen3-vl",
         "Qwen3VLForConditionalGeneration",
@@ -321,9 +350,47 @@ CASES = table(
         shapes=_dflash() | _MARKOV,
         unheld=_UNHELD | {"markov_head_type"},
     ),
+    # and with Gemma 4's layers
+    Case(
+        "dspark-gemma4",
+        "Gemma4DSparkModel",
+        "gemma4",
+        GQA | SPM | {
+            "model_type": "gemma4_text", "layer_types": ["full_attention"] * 2, "head_dim": 24, "global_head_dim": 32,
+            "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "pad_token_id": 0,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "rope_theta": 50000.0, "partial_rotary_factor": 0.25},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+            "hidden_activation": "gelu_pytorch_tanh", "block_size": 7, "mask_token_id": 4,
+            "markov_rank": 32, "markov_head_type": "vanilla",
+            "enable_confidence_head": True, "enable_moe_block": False,
+            "dflash_config": {
+                "mask_token_id": 4, "target_layer_ids": [1, 3, 6], "use_swa": True, "swa_window_size": 24,
+                "causal": True,
+            },
+            "attention_bias": False, "final_logit_softcapping": None, "tie_word_embeddings": False,
+        },
+        shapes=_GEMMA,
+        hparams={"global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+        head="Gemma4DSparkModel",
+        target="gemma4",
+        words={"global_head_dim": 512, "markov_rank": 256, "markov_head_type": "vanilla"}
+        | {"speculators_model_type": "dspark", "attention_k_eq_v": False, "enable_moe_block": False}
+        | {"layer_types": ["full_attention"] * 30},
+        alone=("embed_tokens.weight",),
+        older=("t2d",),
+        unheld=_UNHELD
+        | {"num_key_value_heads", "head_dim", "tie_word_embeddings", "rope_sliding"}
+        | {"rope_dim", "sliding_rope_dim"},
+        runs=False,
+    ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
     "dflash": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "rope.rope_type": "dynamic"},
+    "dflash-gemma4": {"attention_bias": True, "enable_moe_block": True, "hidden_activation": "silu"}
+    | {"final_logit_softcapping": 30.0, "markov_head_type": "gated", "rope.rope_type": "yarn"}
+    | {"layer_types": ["full_attention", "sliding_attention"]},
     "eagle3": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
     | {"partial_rotary_factor": 0.5, "rope.rope_type": "dynamic", "num_hidden_layers": 2},
 }

@@ -43,12 +43,10 @@ def complete(config: Config) -> dict[str, Any]:
     layers = (config.get("target_layer_ids") if layers is None else layers) or None
     if layers is not None and not isinstance(layers, list):
         raise FormatError("is not a list of layers", field="target_layer_ids", found=repr(layers)[:80])
-    scale, classes = (
-        inside.get("input_embedding_scale", config.get("input_embedding_scale")),
-        target.get("architectures"),
-    )
-    if scale is None and isinstance(classes, list) and str(*classes[:1]).startswith("Gemma"):  # in its graph
-        scale = math.sqrt(number(target.get("hidden_size"), "hidden_size"))
+    scale = inside.get("input_embedding_scale", config.get("input_embedding_scale"))
+    classes = [one[0] for part in (config, target) if isinstance(one := part.get("architectures"), list) and one]
+    if scale is None and any(str(name).startswith("Gemma") for name in classes):  # its graph scales
+        scale = math.sqrt(number(target.get("hidden_size", config.get("hidden_size")), "hidden_size"))
     heads = integer(config.get("num_attention_heads") or 1, "num_attention_heads", 1)
     head = config.get("head_dim") or integer(config.get("hidden_size") or 0, "hidden_size") // heads
     return {
@@ -106,8 +104,13 @@ def restore(config: Config) -> dict[str, Any]:
     if config.get("rope_dim"):
         share["partial_rotary_factor"] = config["rope_dim"] / config["head_dim"]
     windowed = config.get("draft_windowed")
-    kinds = [_WINDOWED if one else "full_attention" for one in windowed or [False] * layer_count(config)]
+    if windowed and all(windowed):
+        inside["use_swa"] = True
+    kinds = [
+        _WINDOWED if one and "global_head_dim" not in config else "full_attention"
+        for one in windowed or [False] * layer_count(config)
+    ]
     return {
-        _OBJECT: inside, **spark, **share, "layer_types": kinds, "use_sliding_window": bool(windowed),
-        **dict.fromkeys(("rope_dim", "target_layers", "draft_windowed")),
+        _OBJECT: inside, **spark, **share, "layer_types": kinds, "use_sliding_window": _WINDOWED in kinds,
+        **dict.fromkeys(("rope_dim", "target_layers", "draft_windowed", "speculators_model_type")),
     }  # fmt: skip
