@@ -132,7 +132,7 @@ EXAMPLES = (
 def _names() -> frozenset[str]:
     found = {name for f in families().values() for name in (f.name, f.gguf, *f.architectures)}
     classes = [a for f in families().values() for a in f.architectures.values()]
-    return frozenset(found | {name for a in classes for name in (a.model_type, *a.aliases)} - GENERIC) - GENERIC
+    return frozenset(found | {name for a in classes for name in (a.stated_type, *a.aliases)} - GENERIC) - GENERIC
 
 
 def _strings(path: Path) -> Iterator[tuple[int, str]]:

@@ -22,7 +22,7 @@ def write_folder(folder: Path, name: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(record["config"]))
     tensors = {tensor: np.zeros(shape, np.float32) for tensor, shape in record["hf"].items()}
-    tensors |= {name: np.arange(*shape) for name, shape in record["hf"].items() if name == "d2t"}
+    tensors |= {name: np.arange(*shape) for name, shape in record["hf"].items() if name.endswith("d2t")}
     save_file(tensors, folder / "model.safetensors")
     return folder
 

@@ -16,6 +16,7 @@ from tests.fit.hollow import decoded
 from tests.models.family_judges import golden
 from tests.models.projector_cases import expected
 from tests.models.projector_cases import golden as projectors
+from tests.models.record_families import writing
 from tests.oracles import mtmd_loads
 from tests.oracles.llama_loads import Judge
 
@@ -62,8 +63,9 @@ def family_model(name: str) -> tuple[Metadata, Tensors]:
     slots = [(tensor, Spec(tuple(shape), BY_NAME[dtype])) for tensor, dtype, shape, _ in recorded["gguf"]]
     architecture = keys["general.architecture"].value
     keys["tokenizer.ggml.model"] = KV("str", "none")
-    if (embedding := dict(slots).get("token_embd.weight")) is not None:  # a draft may have its target's
-        keys[f"{architecture}.vocab_size"] = KV("u32", embedding.shape[0])
+    embedding = dict(slots).get("token_embd.weight")  # a draft may have its target's
+    tokens = writing(recorded["config"])["vocab_size"] if embedding is None else embedding.shape[0]
+    keys[f"{architecture}.vocab_size"] = KV("u32", tokens)
     if architecture in TYPED:
         types = dict(slots).get("token_types.weight")
         keys["tokenizer.ggml.token_type_count"] = KV("u32", types.shape[0] if types else 1)

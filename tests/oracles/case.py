@@ -111,6 +111,7 @@ class Case:
     apart: tuple[str, ...] = ()  # how names of other parts among its own tensors begin
     foreign: tuple[str, ...] = ()  # names that files of the families that its table begins with hold, and its own don't
     alone: tuple[str, ...] = ()  # tensors of which each may be absent
+    turned: tuple[str, ...] = ()  # how names end whose rows a GGUF has in another order, and a folder made of it, too
     unkept: tuple[str, ...] = ()  # tensors that a GGUF of it leaves out
     target: str = ""  # the case that a draft model drafts for, in whose folder its tokenizer lies
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing

@@ -331,7 +331,7 @@ def _published(case: Case, folder: Path, dtype: str) -> Path:
     size, generator = vocabularies.SIZES[case.tokenizer], torch.Generator().manual_seed(20)
     tensors = {n: drawn(n, s, generator, case.spreads).to(getattr(torch, dtype)) for n, s in case.shapes.items()}
     tensors |= {n: routes(n, s, torch.Generator()) for n, s in case.shapes.items() if n.endswith(ROUTES)}
-    tensors |= {n: torch.arange(*s) for n, s in case.shapes.items() if n == TOKENS}
+    tensors |= {n: torch.arange(*s) for n, s in case.shapes.items() if n.endswith(TOKENS)}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {"architectures": [case.config], "vocab_size": size, "torch_dtype": dtype, **case.options, **case.said}
     (folder / "config.json").write_text(json.dumps(config, indent=2))

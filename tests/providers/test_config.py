@@ -25,6 +25,7 @@ from weighbridge.providers.config import ModelConfig, build_config, unified_keys
 
 # How a config.json states what a field says, in the words of transformers' classes: of the first that is there.
 WORDS = {
+    "sliding_layers": ("use_sliding_window",),
     "dim": ("hidden_size", "n_embd", "d_model", "dim"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
@@ -40,7 +41,7 @@ WORDS = {
     "residual_scale": ("residual_multiplier",),
 }
 # The text part of HunYuan-VL comes back as a dense Hunyuan, whose base frequency is the stretched one.
-STRETCHED = {("hunyuan-ocr", "rope"), ("hunyuan-ocr-silent", "rope")}
+STRETCHED = {("dspark-gemma4", "rope"), ("hunyuan-ocr", "rope"), ("hunyuan-ocr-silent", "rope")}
 # Where keys and config.json differ: layers that predict further tokens are counted, a window that nothing uses is left
 # out.
 COUNTED = frozenset(

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case, like, table
-from tests.oracles.families.common import BPE, GQA
+from tests.oracles.families.common import BPE, GQA, SPM
 
 _DRAFTED = vocabularies.BPE_SIZE // 2
 _LLAMA3: dict[str, Any] = {
@@ -52,9 +52,119 @@ _NARROW: dict[str, tuple[int, ...]] = {
 _OUT = {"d2t": (_DRAFTED,), "lm_head.weight": (_DRAFTED, 64)}
 _EMBED = {"embed_tokens.weight": (vocabularies.BPE_SIZE, 64)}
 
+# ---- DFlash: several layers behind a mixture of layers of the target, a block of tokens at a time
+
+_QWEN: dict[str, Any] = GQA | {
+    "model_type": "qwen3", "head_dim": 24, "hidden_act": "silu", "rope_theta": 5000.0, "attention_bias": False,
+    "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": vocabularies.QWEN_TOKENS - 1,
+    "layer_types": ["full_attention"] * 2, "use_sliding_window": False, "sliding_window": None,
+}  # fmt: skip
+_DFLASH: dict[str, Any] = _QWEN | {
+    "block_size": 8, "num_target_layers": 8,
+    "dflash_config": {"mask_token_id": vocabularies.QWEN_TOKENS - 2, "target_layer_ids": [1, 3, 6]},
+}  # fmt: skip
+
+
+def _dflash_layer(width: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "input_layernorm.weight": (64,),
+        "self_attn.q_proj.weight": (4 * width, 64),
+        "self_attn.k_proj.weight": (2 * width, 64),
+        "self_attn.v_proj.weight": (2 * width, 64),
+        "self_attn.o_proj.weight": (64, 4 * width),
+        "self_attn.q_norm.weight": (width,),
+        "self_attn.k_norm.weight": (width,),
+        "post_attention_layernorm.weight": (64,),
+        "mlp.gate_proj.weight": (96, 64),
+        "mlp.up_proj.weight": (96, 64),
+        "mlp.down_proj.weight": (64, 96),
+    }
+
+
+def _dflash(**more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    layer = _dflash_layer(24) | more
+    layers = {f"layers.{n}.{name}": shape for n in range(2) for name, shape in layer.items()}
+    return {**layers, "fc.weight": (64, 192), "hidden_norm.weight": (64,), "norm.weight": (64,)}
+
+
+_CONVS: dict[str, tuple[int, ...]] = {
+    **{f"{part}_conv.base_kernel": (2, 2, 64) for part in ("attention", "mlp")},
+    **{f"{part}_conv.kernel_projection.weight": (16, 64) for part in ("attention", "mlp")},
+}
+_SELECTOR: dict[str, tuple[int, ...]] = {
+    "candidate_selector.predecessor_codebook": (vocabularies.QWEN_SIZE, 32),
+    "candidate_selector.successor_codebook": (vocabularies.QWEN_SIZE, 32),
+    "candidate_selector.hidden_projection.weight": (32, 64),
+}
+_FEWER = vocabularies.QWEN_SIZE // 2
+_MARKOV: dict[str, tuple[int, ...]] = {f"markov_head.markov_w{n}.weight": (vocabularies.QWEN_SIZE, 32) for n in (1, 2)}
+_CONFIDENCE: dict[str, tuple[int, ...]] = {
+    "confidence_head.proj.weight": (1, 96),
+    "confidence_head.proj.bias": (1,),
+}
+
+# places of settings, those of training, and what follows from the target or tells of a way to write the same
+_UNHELD = frozenset({
+    "target", "dflash_config", "num_target_layers", "num_anchors", "use_sliding_window", "sliding_window",
+    "max_window_layers",
+    "confidence_head_with_markov", "draft_sections", "rope_is_neox_style", "paired_rope",
+})  # fmt: skip
+
+_GEMMA: dict[str, tuple[int, ...]] = {
+    **{
+        f"layers.{n}.{name}": shape
+        for n in range(2)
+        for name, shape in (
+            _dflash_layer(32)
+            | {f"{part}_layernorm.weight": (64,) for part in ("pre_feedforward", "post_feedforward")}
+            | {"layer_scalar": (1,), "self_attn.k_proj.weight": (32, 64)}
+        ).items()
+        if "v_proj" not in name
+    },
+    "fc.weight": (64, 192),
+    "hidden_norm.weight": (64,),
+    "norm.weight": (64,),
+    "lm_head.weight": (vocabularies.SPM_SIZE, 64),
+    **{f"markov_head.markov_w{n}.weight": (vocabularies.SPM_SIZE, 32) for n in (1, 2)},
+    **_CONFIDENCE,
+}
+
 #: The models that they draft for, by name.
 TARGETS = table(
     Case("llama", "LlamaConfig", "bpe", GQA | BPE | {"num_hidden_layers": 8}),
+    Case("qwen3", "Qwen3Config", "qwen", _QWEN | {"num_hidden_layers": 8, "layer_types": ["full_attention"] * 8}),
+    Case(
+        "gemma2",
+        "Gemma2Config",
+        "gemma",
+        GQA | SPM | {"num_hidden_layers": 8, "head_dim": 32, "pad_token_id": 0, "sliding_window": 24},
+    ),
+    # of which only config and tokenizer are read
+    Case(
+        "gemma4",
+        "Gemma4ForCausalLM",
+        "gemma4",
+        GQA | SPM | {"model_type": "gemma4_text", "num_hidden_layers": 8, "head_dim": 24, "pad_token_id": 0},
+        shapes={"x.weight": (1, 1)},
+    ),
+    Case(
+        "qwen3-vl",
+        "Qwen3VLForConditionalGeneration",
+        "qwen",
+        {
+            "model_type": "qwen3_vl",
+            "vision_config": {"deepstack_visual_indexes": [1, 2, 3]},
+            "text_config": _QWEN
+            | {
+                "num_hidden_layers": 8,
+                "layer_types": ["full_attention"] * 8,
+                "vocab_size": vocabularies.QWEN_SIZE,
+                "model_type": "qwen3_vl_text",
+                "rope_scaling": {"rope_type": "default", "mrope_section": [6, 3, 3], "mrope_interleaved": True},
+            },
+        },
+        shapes={"x.weight": (1, 1)},
+    ),
 )
 
 CASES = table(
@@ -99,8 +209,188 @@ CASES = table(
         },
         shapes=_eagle("layers.0.") | _OUT | _EMBED,
     ),
+    # as z-lab publishes it, for Qwen 3
+    Case(
+        "dflash",
+        "DFlashDraftModel",
+        "qwen",
+        _DFLASH,
+        shapes=_dflash(),
+        head="DFlashDraftModel",
+        target="qwen3",
+        unheld=_UNHELD,
+        alone=("embed_tokens.weight", "d2t"),
+        older=("t2d",),
+        runs=False,
+    ),
+    # with matrices and a window of its own, for a Gemma, whose graph scales the embedding
+    like(
+        "dflash",
+        "dflash-settings",
+        options=_QWEN | {
+            "rope_theta": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5},
+            "dflash_config": {
+                "block_size": 6, "mask_token_id": 4, "target_layer_ids": [1, 3, 6], "attention_value_scale": 0.75,
+                "output_multiplier": 0.5, "final_logit_softcapping": 20.0, "use_swa": True, "swa_window_size": 24,
+                "causal": True,
+            },
+        },
+        tokenizer="gemma",
+        shapes=_dflash(**{"self_attn.sinks": (4,)})
+        | {"embed_tokens.weight": (vocabularies.SPM_SIZE, 64), "lm_head.weight": (vocabularies.SPM_SIZE, 64)},
+        target="gemma2",
+    ),
+    # DFlash 2, for a target whose positions have axes
+    like(
+        "dflash",
+        "dflash2",
+        config="DFlash2DraftModel",
+        options=_QWEN | {
+            "layer_types": None, "max_window_layers": 1, "use_sliding_window": True, "sliding_window": 24,
+            "is_causal": False, "input_embedding_scale": 2.0,
+            "dflash_config": {
+                "block_size": 8, "mask_token_id": vocabularies.QWEN_TOKENS - 2, "target_layer_ids": [1, 3, 6],
+                "conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 32, "selector_top_k": 4,
+            },
+        },
+        shapes=_dflash(**_CONVS) | _SELECTOR,
+        unheld=_UNHELD | {"rope"},
+        head="DFlash2DraftModel",
+        target="qwen3-vl",
+    ),
+    # DSpark as DeepSpec trains it
+    like(
+        "dflash",
+        "dspark",
+        config="Qwen3DSparkModel",
+        options=_QWEN | {
+            "block_size": 7, "mask_token_id": vocabularies.QWEN_TOKENS - 2, "target_layer_ids": [1, 3, 6],
+            "markov_rank": 32, "markov_head_type": "vanilla", "enable_confidence_head": True,
+            "confidence_head_with_markov": True, "num_anchors": 512, "num_target_layers": 8,
+        },
+        shapes=_dflash() | _MARKOV | _CONFIDENCE | {"lm_head.weight": (vocabularies.QWEN_SIZE, 64)},
+        defaults={"markov_rank": 256, "markov_head_type": "vanilla", "draft_vocab_size": 151936},
+        part_type="qwen3",
+        guesses=("assuming the class Qwen3DSparkModel: a dflash GGUF of DSparkSpeculator is the same",),
+        head="Qwen3DSparkModel",
+        unkept=("lm_head.weight",),
+    ),
+    # and with the target's rotation in its config
+    like(
+        "dspark",
+        "dspark-axes",
+        {
+            "rope_theta": None, "rope_parameters": {
+                "rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 2, 2],
+                "mrope_interleaved": True,
+            },
+        },
+        unheld=_UNHELD | {"rope"},
+        target="qwen3-vl",
+    ),
+    # for some tokens, and no confidence, as speculators writes it
+    like(
+        "dspark",
+        "dspark-speculator",
+        config="DSparkSpeculator",
+        options={
+            "model_type": "speculator_model", "speculators_model_type": "dspark", "block_size": 7,
+            "mask_token_id": vocabularies.QWEN_TOKENS - 2, "aux_hidden_state_layer_ids": [2, 4, 7], "markov_rank": 32,
+            "markov_head_type": "vanilla", "enable_confidence_head": False, "draft_vocab_size": _FEWER,
+            "transformer_layer_config": _QWEN | {"vocab_size": vocabularies.QWEN_SIZE},
+        },
+        shapes={
+            f"model.{name}": shape
+            for name, shape in (
+                _dflash() | _MARKOV
+                | {"markov_head.markov_w2.weight": (_FEWER, 32), "lm_head.weight": (_FEWER, 64), "d2t": (_FEWER,)}
+            ).items()
+        },
+        older=("model.t2d",),
+        alone=("model.d2t",),
+        head="DSparkSpeculator",
+        unkept=(),
+    ),
+    # whose adjacent elements rotate, as LiquidAI publishes it
+    like(
+        "dspark",
+        "dspark-pairs",
+        config="Lfm2DSparkDraftModel",
+        options=_DFLASH | {
+            "block_size": 9, "markov_rank": 32, "markov_head_type": "vanilla", "enable_confidence_head": True,
+            "rope_is_neox_style": False,
+        },
+        turned=("q_proj.weight", "k_proj.weight", "q_norm.weight", "k_norm.weight"),
+        shapes=_dflash() | _MARKOV | _CONFIDENCE,
+        unkept=(),
+    ),
+    # as SpecForge writes it, past its trained length by yarn
+    like(
+        "dspark",
+        "dspark-flat",
+        config="DSparkDraftModel",
+        options=_DFLASH | {
+            "markov_rank": 32, "markov_head_type": "vanilla", "enable_confidence_head": True,
+            "rope_scaling": {
+                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+                "beta_slow": 1.0,
+            },
+        },
+        shapes=_dflash() | _MARKOV | _CONFIDENCE,
+        unkept=(),
+        target="qwen3",
+        part_type="speculator_model",
+    ),
+    # a DFlash with DSpark's matrices
+    like(
+        "dflash",
+        "dflash-markov",
+        {"markov_rank": 32, "markov_head_type": "vanilla"},
+        shapes=_dflash() | _MARKOV,
+        unheld=_UNHELD | {"markov_head_type"},
+    ),
+    # and with Gemma 4's layers
+    Case(
+        "dspark-gemma4",
+        "Gemma4DSparkModel",
+        "gemma4",
+        GQA | SPM | {
+            "model_type": "gemma4_text", "layer_types": ["full_attention"] * 2, "head_dim": 24, "global_head_dim": 32,
+            "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "pad_token_id": 0,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "rope_theta": 50000.0, "partial_rotary_factor": 0.25},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+            "hidden_activation": "gelu_pytorch_tanh", "block_size": 7, "mask_token_id": 4,
+            "markov_rank": 32, "markov_head_type": "vanilla",
+            "enable_confidence_head": True, "enable_moe_block": False,
+            "dflash_config": {
+                "mask_token_id": 4, "target_layer_ids": [1, 3, 6], "use_swa": True, "swa_window_size": 24,
+                "causal": True,
+            },
+            "attention_bias": False, "final_logit_softcapping": None, "tie_word_embeddings": False,
+        },
+        shapes=_GEMMA,
+        hparams={"global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+        head="Gemma4DSparkModel",
+        target="gemma4",
+        words={"global_head_dim": 512, "markov_rank": 256, "markov_head_type": "vanilla"}
+        | {"speculators_model_type": "dspark", "attention_k_eq_v": False, "enable_moe_block": False}
+        | {"layer_types": ["full_attention"] * 30},
+        alone=("embed_tokens.weight",),
+        older=("t2d",),
+        unheld=_UNHELD
+        | {"num_key_value_heads", "head_dim", "tie_word_embeddings", "rope_sliding"}
+        | {"rope_dim", "sliding_rope_dim"},
+        runs=False,
+    ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
+    "dflash": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "rope.rope_type": "dynamic"},
+    "dflash-gemma4": {"attention_bias": True, "enable_moe_block": True, "hidden_activation": "silu"}
+    | {"final_logit_softcapping": 30.0, "markov_head_type": "gated", "rope.rope_type": "yarn"}
+    | {"layer_types": ["full_attention", "sliding_attention"]},
     "eagle3": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
     | {"partial_rotary_factor": 0.5, "rope.rope_type": "dynamic", "num_hidden_layers": 2},
 }

@@ -24,6 +24,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import add_position
 
 _CONFIG: Final = "config.json"
+_CONFIDENCE: Final = "confidence_head.proj"  # in the names of DSpark's tensors
 _FACTS: Final = ("hidden_size", "num_hidden_layers", "vocab_size")
 
 
@@ -48,7 +49,8 @@ def with_target(model: OpenModel, path: str | os.PathLike[str] | None) -> tuple[
         raise UsageError(f"{path} isn't a folder with a {_CONFIG}", hint="name the folder of the target model")
     target = OpenModel(Place(folder, (), folder), Index("safetensors", (), ()), model.arch_file)
     known = facts_of(target.config, target.family)
-    config = {**model.config, "target": known}
+    heads = {"has_confidence_head": True} if any(_CONFIDENCE in name for name in model.logical) else {}
+    config = {**model.config, **heads, "target": known}
     model = replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
     own = model.family.effective(model.config)
     for key, theirs in (("vocab_size", "vocab_size"), (entry.width, "hidden_size")):

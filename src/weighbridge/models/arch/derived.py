@@ -197,6 +197,9 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Sequence[float] | None]
         "llama3_factors": partial(llama3_factors, llama3),
         "llama3_half_factors": partial(llama3_factors, llama3_half),
         "proportional_factors": proportional_factors,
+        "proportional_only": lambda config: (
+            proportional_factors(config) if config["rope"]["rope_type"] == "proportional" else None
+        ),
         "longrope_long_factors": partial(longrope_factors, "long_factor"),
         "sinusoids": sinusoids,
         "longrope_short_factors": partial(longrope_factors, "short_factor"),
@@ -210,6 +213,7 @@ RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] |
         "llama3_factors": llama3_parameters,
         "llama3_half_factors": partial(llama3_parameters, compute=llama3_half),
         "proportional_factors": proportional_parameters,
+        "proportional_only": proportional_parameters,
     }
 )
 

@@ -92,7 +92,8 @@ class Family(FamilyNames):
             by_name = {alias: a for a in self.architectures.values() for alias in (a.name, *a.aliases)}
             chosen = by_name.get(listed[0]) if isinstance(listed[0], str) else None
         else:
-            same = [a for a in self.architectures.values() if a.model_type == config.get("model_type")]
+            stated = config.get("model_type")
+            same = [a for a in self.architectures.values() if a.model_type and a.model_type == stated]
             chosen = same[-1] if same else None  # the last is the plain one
         if chosen is None:
             return None
@@ -103,7 +104,7 @@ class Family(FamilyNames):
             if isinstance(named, list) and named:
                 has_part = any(named[0] in (a.name, *a.aliases) for a in plain)
             else:
-                has_part = model_type in chosen.part_aliases or any(model_type == a.model_type for a in plain)
+                has_part = model_type in chosen.part_aliases or any(model_type == a.stated_type for a in plain)
             if not has_part:
                 return None
         if chosen.requires is None and chosen.forbids is None:
@@ -132,13 +133,13 @@ class Family(FamilyNames):
         part = architecture.part_config(config)
         model_type = (part or {}).get("model_type", architecture.part_type)
         classes = self.architectures.values()
-        same = (a for a in classes if a.part is None and a.model_type == model_type)
+        same = (a for a in classes if a.part is None and a.stated_type == model_type)
         plain = next(same, list(classes)[-1])
         whole = part or {k: v for k, v in config.items() if not k.endswith("_config")}
         kept = [key for key in config if key.endswith("_token_id")]
         kept += [key for key in ("dtype", "torch_dtype") if key in config]
         shared = {key: config[key] for key in kept}
-        return {**shared, **whole, "architectures": [plain.name], "model_type": plain.model_type}
+        return {**shared, **whole, "architectures": [plain.name], "model_type": plain.stated_type}
 
     def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.merged(config)
@@ -147,7 +148,7 @@ class Family(FamilyNames):
             classes, listed = self.architectures.values(), whole.get("architectures")
             if architecture.part_type and "model_type" not in (architecture.part_config(config) or {}):
                 whole = {**whole, "model_type": architecture.part_type}
-            same = [a for a in classes if a.model_type == whole.get("model_type")]
+            same = [a for a in classes if a.stated_type == whole.get("model_type")]
             same = same or [a for a in classes if isinstance(listed, list) and a.name in listed]  # Kimi: kimi_k2
             architecture = (*same, architecture)[0]
         whole = {**whole, "model_type": architecture.known_as} if architecture.known_as else whole

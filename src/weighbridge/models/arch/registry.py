@@ -51,7 +51,14 @@ def build_family(document: Mapping[str, Any], *, checked: bool = False) -> Famil
         check(table, roles, dialects.values())
         completing_rules(tuple(table.config_rules))
     architectures = {
-        name: Architecture(**{**structs.asdict(entry), "name": name, "defaults": {**table.defaults, **entry.defaults}})
+        name: Architecture(
+            **{
+                **structs.asdict(entry),
+                "name": name,
+                "stated_type": entry.shared_type or entry.model_type,
+                "defaults": {**table.defaults, **entry.defaults},
+            }
+        )
         for name, entry in table.architecture.items()
     }
     return Family(

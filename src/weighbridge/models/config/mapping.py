@@ -200,7 +200,7 @@ def gguf_to_config(
     for path, value in implied(rules(family), config).items():
         if value is not None and ("." not in path or isinstance(config.get(path.partition(".")[0]), dict)):
             store(config, path, value)
-    config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
+    config |= {"architectures": [architecture.name], "model_type": architecture.stated_type}
     if torch_dtype:
         config["torch_dtype"] = torch_dtype
     generation = _generation(metadata, config, family) if architecture.name.endswith("ForCausalLM") else None
@@ -221,8 +221,8 @@ def _covers(restored: Any, value: Any) -> bool:
 
 def _part_type(family: Family, architecture: Architecture, plain: Architecture) -> str:
     """The `model_type` of the part of a class: its usual one, if the family has it."""
-    types = {a.model_type for a in family.architectures.values() if a.part is None}
-    return str(architecture.part_type) if architecture.part_type in types else plain.model_type
+    types = {a.stated_type for a in family.architectures.values() if a.part is None}
+    return str(architecture.part_type) if architecture.part_type in types else plain.stated_type
 
 
 def _in_part(config: Mapping[str, Any], architecture: Architecture, part_type: str | None) -> dict[str, Any]:

@@ -131,8 +131,9 @@ def _rope(model: Candidate) -> Iterator[LoadRefusal]:
 def _heads(model: Candidate) -> Iterator[LoadRefusal]:
     # A family's table has one length of a head; llama.cpp has one for keys and one for values. Without a tensor for
     # values in the last layer, its keys are its values.
-    values = [name for name in model.shapes if name.endswith("attn_v.weight")]
-    shared = values and not any(f"blk.{model.layers - 1}." in name for name in values)
+    last = f"blk.{model.layers - 1}.attn_"
+    names = [name for name in model.shapes if name.endswith(("attn_k.weight", "attn_v.weight"))]
+    shared = names and f"{last}v.weight" not in names
     key = model.get("attention.key_length")
     value = model.whole("attention.value_length") or model.head
     separate = model.architecture in table().one_head_length or shared

@@ -47,6 +47,8 @@ def check(table: FamilyTable, roles: Mapping[str, Role], dialects: Iterable[Dial
         _check_expressions(f"layers.{name}", (*layer_set.hf, *layer_set.gguf), check_layers)
     for name, entry in table.architecture.items():
         place = f"architecture.{name}"
+        if not (entry.model_type or entry.shared_type):
+            raise UsageError(f"{place}: model_type is missing")
         _check_expressions(place, entry.null.values(), check_number)
         _check_expressions(place, entry.gguf or (), check_condition)
         _check_expressions(place, entry.full_layers, lambda text: slice_bounds(parse(text)))
@@ -129,7 +131,7 @@ def check_layers(text: str) -> None:
 
 
 def check_condition(text: str) -> None:
-    """UsageError unless an expression combines names and `tensor(...)` by `and`, `or`, `not`."""
+    """UsageError unless an expression combines names, `tensor(...)` and `key(...)` by `and`, `or`, `not`."""
     _require(text, parse(text), _in_condition, "is not part of a condition")
 
 
@@ -175,7 +177,7 @@ def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return (node.operand,)
     if (called := call(node)) is not None:
-        return () if called[0] == "tensor" and [type(constant(a)) for a in called[1]] == [str] else None
+        return () if called[0] in ("tensor", "key") and [type(constant(a)) for a in called[1]] == [str] else None
     return () if path(node) else None
 
 

@@ -149,7 +149,7 @@ def resolve(own: Document, library: TableLibrary | None = None) -> dict[str, Any
     entries = {name: wrappers()[name] for name in names}
     classes: dict[str, dict[str, Any]] = {}
     for name, entry in entries.items():
-        part: Document = next((c for c in table["architecture"].values() if c["model_type"] == entry.part_type), {})
+        part: Document = next((c for c in table["architecture"].values() if c.get("model_type") == entry.part_type), {})
         classes[name] = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
         copied = ("model_type", "aliases", "part", "part_type", "part_aliases")
         classes[name] |= {key: getattr(entry, key) for key in copied}
@@ -190,7 +190,8 @@ def _alike(own: Document, parent: Document) -> tuple[dict[str, Any], Document]:
     base["defaults"] = {**parent.get("defaults", {}), **plain.get("defaults", {})}
     own = dict(own)
     if isinstance(classes := own.get("architecture"), Mapping):
-        below = {key: value for key, value in plain.items() if key in _OF_CLASS} | {"known_as": plain["model_type"]}
+        below = {key: value for key, value in plain.items() if key in _OF_CLASS}
+        below["known_as"] = plain.get("model_type", plain.get("shared_type"))
         own["architecture"] = {n: overlaid(below, c) if isinstance(c, Mapping) else c for n, c in classes.items()}
     if isinstance(meta := own.get("meta"), Mapping):
         own["meta"] = dict(meta)

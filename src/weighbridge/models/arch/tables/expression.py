@@ -14,6 +14,7 @@ config, keys of a GGUF (without the architecture's name), sizes, or sets of laye
     layer in moe_layers                layers whose number is in a list; `layer + 1`: in a list that counts from 1
     feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
+    key("block_size")                  whether a GGUF has this key, in conditions that identify a class
     rows("v.position_embd.weight")     first dimension of this tensor of a GGUF; `columns`: the second one
     not full, a and b, a or b          conditions and sets combined
     rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
@@ -256,7 +257,8 @@ class ArchView(Mapping[str, Any]):
         return len(self._metadata)
 
     def shows(self, conditions: Iterable[str]) -> bool:
-        """Whether a condition such as `key and not tensor("x")` holds: the key is set and not 0, the tensor exists."""
+        """Whether a condition such as `key and not tensor("x")` holds: the key is set and not 0, the tensor exists.
+        `key("x")`: the key is set, be it to 0."""
         return any(self._holds(parse(condition)) for condition in conditions)
 
     def _holds(self, node: ast.expr) -> bool:
@@ -265,6 +267,7 @@ class ArchView(Mapping[str, Any]):
         if isinstance(node, ast.UnaryOp):
             return bool(self._names) and not self._holds(node.operand)
         if (called := call(node)) is not None:
-            return constant(called[1][0]) in self._names
+            name = constant(called[1][0])
+            return self.get(str(name)) is not None if called[0] == "key" else name in self._names
         value = self.get(path(node) or "")
         return value is not None and not (isinstance(value, int | float) and value == 0)

@@ -36,7 +36,10 @@ RoleClass = Literal[
 class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[architecture]`: one class of transformers, by name. The last class of a `model_type` is the plain one."""
 
-    model_type: Annotated[str, _doc("`model_type` in config.json")]
+    model_type: Annotated[str, _doc("`model_type` in config.json")] = ""
+    shared_type: Annotated[
+        str, _doc("instead, `model_type` of another family's class, which is meant if a config doesn't name the class")
+    ] = ""
     aliases: Annotated[Words, _doc("other names of the class")] = []
     prefix: Annotated[
         str | None, _doc("prefix of its tensor names, one of the `hf` dialect's `prefixes`; default: the first")

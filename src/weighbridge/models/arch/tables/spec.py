@@ -156,9 +156,11 @@ class Dialect:
 
 
 class Architecture(ArchitectureEntry, frozen=True, kw_only=True):
-    """A class of transformers in the family, with its name. `defaults` include the family's."""
+    """A class of transformers in the family, with its name. `defaults` include the family's. `stated_type`:
+    `model_type` in config.json."""
 
     name: str
+    stated_type: str
 
     def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The config with the keys of this part of the model laid over it, as the reference converter does."""
