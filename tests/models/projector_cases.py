@@ -168,6 +168,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         PREPROCESSOR,
     ),
     "glm-ocr-gelu": ("GlmOcr", {"text_config": _HALF, "vision_config": {**_GLM, "hidden_act": "gelu"}}, PREPROCESSOR),
+    "glm-5.3": (
+        "Glm5Next",
+        {
+            "text_config": {
+                **_TEXT, "num_hidden_layers": 4, "num_key_value_heads": 4, "moe_intermediate_size": 32,
+                "n_routed_experts": 2, "num_experts_per_tok": 1, "linear_head_dim": 16, "linear_num_heads": 4,
+                "index_n_heads": 2, "index_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16,
+                "v_head_dim": 16, "pad_token_id": 0,
+            },
+            "vision_config": {
+                **_GLM, "rms_norm_eps": 1e-4, "out_hidden_size": 64, "projection_intermediate_size": 160,
+                "swiglu_limit": 7.0,
+            },
+        },
+        {**PREPROCESSOR, "min_image_tokens": 4, "max_image_tokens": 64, "patch_size": 14, "merge_size": 2},
+    ),
     "exaone-4.5": (
         "Exaone4_5_",
         {

@@ -200,7 +200,7 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
         for cls in (model, getattr(model, "Ministral3Model", model)):  # Mistral3Model leaves the work to another
             cls.set_vocab = lambda self: None
         model._get_suppress_tokens = lambda self: UNTRAINED  # MiniMax's, which asks the tokenizer for them
-        with torch.inference_mode(), _exact_exp(), _without_recursion(), _of_floats():
+        with torch.inference_mode(), _exact_exp(), _without_recursion(), _of_floats(), _head_by_head():
             # some classes read config.json in a way of their own
             given: dict[str, Any] = {"hparams": known} if case.hparams else {}
             given |= {"target_model_dir": parent / "target"} if case.target else {}
@@ -276,6 +276,21 @@ def _of_floats() -> Iterator[None]:
     finally:
         for key, method in plain.items():
             setattr(DeepseekV4Model, key, method)
+
+
+@contextmanager
+def _head_by_head() -> Iterator[None]:
+    """b11549's ChameleonModel writes the norm of the first head for all; here each head has its own."""
+    from conversion.chameleon import ChameleonModel  # type: ignore[import-not-found]
+
+    plain = ChameleonModel._reverse_hf_permute
+    ChameleonModel._reverse_hf_permute = staticmethod(
+        lambda data, heads, width: data.reshape(heads, 2, -1).transpose(1, 2).reshape(data.shape)
+    )
+    try:
+        yield
+    finally:
+        ChameleonModel._reverse_hf_permute = staticmethod(plain)
 
 
 @contextmanager

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracles import plain, plain_kimi, plain_lightning, plain_maple, plain_mlx, plain_plamo, plain_talkie
+from tests.oracles import (
+    plain,
+    plain_arctic,
+    plain_kimi,
+    plain_lightning,
+    plain_maple,
+    plain_mlx,
+    plain_plamo,
+    plain_talkie,
+)
 
 Config = dict[str, Any]
 Tensors = dict[str, Any]
@@ -75,7 +84,9 @@ class Twin:
 def of(folder: Path) -> Twin | plain.Plain | None:
     """The twin of a folder's class, where that is none of transformers', or what else computes it."""
     said = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    rooms = (plain, plain_plamo, plain_kimi, plain_lightning, plain_maple, plain_mlx, plain_talkie)
+    rooms = (
+        plain, plain_arctic, plain_kimi, plain_lightning, plain_maple, plain_mlx, plain_plamo, plain_talkie,
+    )  # fmt: skip
     written_out = {name: model for room in rooms for name, model in room.MODELS.items()}
     return TWINS.get(said[0]) or written_out.get(said[0])
 

@@ -95,6 +95,7 @@ def cut(
     place: TensorSlot, node: LogicalTensor, known: LayoutMap
 ) -> Iterator[tuple[Instance, LogicalTensor | StackMember]]:
     """The logical tensors in a physical one."""
+    from weighbridge.tensors.layouts import RowMove
     from weighbridge.tensors.nodes import reshape, slice_rows
 
     if stacks := _stacks(place, node, known):
@@ -107,6 +108,7 @@ def cut(
         for instance, start, shape in cells:
             part = block if block.spec.shape == shape else slice_rows(block, start, shape)
             layout, own_shape = known(instance)
+            part = reshape(part, own_shape) if isinstance(layout, RowMove) else part  # moves the rows of its own shape
             yield instance, reshape(layout.undo(part) if layout else part, own_shape)
 
 

@@ -28,7 +28,7 @@ OF_FAMILIES: Final = (
     "bailingmoe3", "deci", "deepseek4", "dflash", "eagle3", "falcon", "gemma3n", "gemma4", "glm5next", "glmmoedsa",
     "granite_swa", "laguna", "lfm2", "minimax01", "minimax_m3", "openelm", "plamo2", "plamo3",
     "projectors.conformer", "projectors.deepseekocr", "projectors.gemma3", "projectors.gemma4",
-    "projectors.internvl", "projectors.janus_pro", "projectors.kimik25", "projectors.llama4",
+    "projectors.glm5v", "projectors.internvl", "projectors.janus_pro", "projectors.kimik25", "projectors.llama4",
     "projectors.minicpmv4_6", "projectors.paddleocr", "projectors.phi4", "projectors.qwen25vl",
     "projectors.qwen3vl",
     "rwkv6", "smallthinker", "step35",

@@ -379,6 +379,13 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
         _doc("pre-tokenizer name of BPE over characters, by the type of tokenizer.json's pre-tokenizer, or `other`"),
     ] = {}
     token_types: Annotated[bool, _doc("writes `type_vocab_size` for any tokenizer")] = False
+    added_scores: Annotated[
+        bool,
+        _doc(
+            "added tokens that replace SentencePiece pieces have the score 0 if they are special, else -10000; the "
+            "unknown token stays one"
+        ),
+    ] = False
     redefine: Annotated[
         bool,
         _doc(

@@ -48,6 +48,7 @@ def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Voc
             tokens[index] = rules.piece_texts.get(text, text)
             prefixed = (TokenType(kind) for start, kind in rules.piece_types.items() if text.startswith(start))
             types[index] = next(prefixed, types[index])
+    unknown_text = (folder.settings or {}).get("unk_token")
     listed: dict[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {}
     for text, index in listed.items():
         if index < size:
@@ -56,9 +57,14 @@ def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Voc
         if index < size:
             scores[index] = NO_SCORE
             tokens[index], types[index] = token.content, TokenType.CONTROL
-            if not token.special and (rules.redefine or not is_control(token.content)):
-                tokens[index] = token.content if rules.redefine else token.content.replace(SPACE, " ")
+            as_stated = rules.redefine or rules.added_scores
+            if not token.special and (as_stated or not is_control(token.content)):
+                tokens[index] = token.content if as_stated else token.content.replace(SPACE, " ")
                 types[index] = TokenType.USER_DEFINED
+            if rules.added_scores:
+                scores[index] = 0.0 if token.special else PAD_SCORE
+                unknown = token.special and token.content == unknown_text
+                types[index] = TokenType.UNKNOWN if unknown else types[index]
     extra = {i: text for text, i in listed.items()} | {i: t.content for i, t in redefinitions(folder)}
     losses = [unembedded(text, i, size) for i, text in extra.items() if i >= size]
     losses += ["the SentencePiece normalizer: llama.cpp tokenizes the unmodified text"] if model.charsmap else []
