@@ -153,6 +153,13 @@ class CodeOptions(TargetOptions):
         "Weights per scale. MLX: 32, 64 [default] or 128; integer schemes: any [128], -1 for a whole row.", metavar="N",
         section=_MLX_OR_SCHEME, aliases="group-size",
     )  # fmt: skip
+    act_order: str | None = option(
+        "--text: columns that GPTQ rounds first [static].", section=_MLX_OR_SCHEME, choices=("none", "static", "groups")
+    )
+    damp: float | None = option(
+        "--text: GPTQ's damping, relative to the mean square of the inputs [0.01].", metavar="X", above=0,
+        section=_MLX_OR_SCHEME, aliases="damp-percent dampening-frac",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,15 +262,8 @@ class SchemeOptions(HfFolderOptions, CodeOptions):
         metavar="NAME", section=_SCHEME,
     )  # fmt: skip
     sym: bool | None = option("Without or with zero points (integer schemes).", section=_SCHEME, off="asym")
-    act_order: str | None = option(
-        "With --text, columns that GPTQ rounds first [static].", section=_SCHEME, choices=("none", "static", "groups")
-    )
-    damp: float | None = option(
-        "With --text, GPTQ's damping, relative to the mean square of the inputs [0.01].", metavar="X", above=0,
-        section=_SCHEME, aliases="damp-percent dampening-frac",
-    )  # fmt: skip
     smooth: float | None = option(
-        "w8a8 --text: SmoothQuant's exponent [0.5].", metavar="X", least=0, most=1, section=_SCHEME, aliases="alpha"
+        "--text, w8a8: SmoothQuant's exponent [0.5].", metavar="X", least=0, most=1, section=_SCHEME, aliases="alpha"
     )
 
 
