@@ -72,7 +72,8 @@ def test_a_folder_with_an_npz_is_a_model(saver: str, tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     wb.save({n: rng.standard_normal(s, "f4") for n, s in case["hf"].items()}, hf / "model.safetensors")
     (hf / "config.json").write_text(json.dumps(case["config"]))
-    for q in ({}, {"q_bits": 4, "q_group_size": 32}):
+    forms: list[dict[str, Any]] = [{}, {"q_bits": 4, "q_group_size": 32}]
+    for q in forms:
         wb.convert(hf, mlx, to="mlx", replace_folder=True, dtype="bf16" if not q else None, **q)
         SAVERS[saver](str(npz / "weights.npz"), **mx.load(str(mlx / "model.safetensors")))
         (npz / "config.json").write_bytes((mlx / "config.json").read_bytes())

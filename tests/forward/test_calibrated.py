@@ -20,6 +20,7 @@ from weighbridge.conversion.schemes.table import SCHEMES as SCHEMES_OF_FOLDERS
 from weighbridge.forward import layers
 from weighbridge.forward.options import TextOptions
 from weighbridge.forward.rounding import calibrated, folding, scheme_rounding
+from weighbridge.forward.rounding.folding import Folding
 from weighbridge.forward.texts import chunks_of
 from weighbridge.models.open import open_model
 from weighbridge.packings.write.awq import Consumer
@@ -295,6 +296,60 @@ def test_folds_leave_the_model_as_it_is(
     assert (changed != before) == bool(applied)
 
 
+# -- MLX -------------------------------------------------------------------------------------------------------------
+
+MLX: dict[str, dict[str, Any]] = {
+    "4 bits": {"q_bits": 4, "q_group_size": 32}, "3 bits": {"q_bits": 3, "q_group_size": 32},
+    "mixed": {"recipe": "mixed_3_6", "q_group_size": 32},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MLX)
+def test_mlx_folders_change_less(folder: Build, place: Path, tmp_path: Path, case: str) -> None:
+    source = folder("llama")
+    wb.convert(source, tmp_path / "nearest", to="mlx", **MLX[case])
+    wb.convert(source, tmp_path / "text", to="mlx", **MLX[case], **_text(place))
+    nearest, found = (_kl(place, source, tmp_path / name) for name in ("nearest", "text"))
+    assert found < 0.9 * nearest
+    kept, made = _tensors(tmp_path / "nearest"), _tensors(tmp_path / "text")
+    assert {name: len(data) for name, data in kept.items()} == {name: len(data) for name, data in made.items()}
+    config = [(tmp_path / name / "config.json").read_text() for name in ("nearest", "text")]
+    assert config[0] == config[1]
+    same = {name for name in made if made[name] == kept[name]}
+    assert {name.split(".")[-2] for name in same if name.endswith(".weight")} <= {"embed_tokens", "lm_head", "norm"}
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2moe"])
+def test_mlx_lm_computes_with_the_same_values(folder: Build, place: Path, tmp_path: Path, name: str) -> None:
+    mlx_lm = pytest.importorskip("mlx_lm")
+    import mlx.core as mx
+
+    result = wb.convert(folder(name), tmp_path / "out", to="mlx", **MLX["4 bits"], **_text(place), dtype="f32")
+    stacks = [note for note in result.notes if "stack" in note]
+    assert [note.split(":")[0] for note in stacks] == (["6 stacks of experts"] if name == "qwen2moe" else [])
+    wb.convert(tmp_path / "out", tmp_path / "plain", to="hf", dtype="f32")
+    probe = models.probe_of(name, 8)  # within Gemma 2's window, which mlx-lm doesn't apply
+    model, _ = mlx_lm.utils.load_model(tmp_path / "out")
+    found = np.array(model(mx.array([probe]))[0].astype(mx.float32))
+    assert models.relative_error(found, models.logits(tmp_path / "plain", probe)) < 1e-3
+
+
+def test_mlx_folds_leave_the_model_as_it_is(
+    folder: Build, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power of two for each fold changes no code."""
+    monkeypatch.setattr(folding, "column_factors", lambda _, products, *__: np.full(len(products), 4, np.float32))
+    logits, probe = [], models.probe_of("gemma2", 40)
+    for number, rounder in enumerate((lambda *_: None, Folding.apply)):
+        monkeypatch.setattr(Folding, "apply", rounder)
+        monkeypatch.setattr(Gptq, "round", lambda self, weights, products: self.nearest(weights))
+        wb.convert(folder("gemma2"), tmp_path / str(number), to="mlx", **MLX["4 bits"], **_text(place, chunks=1))
+        wb.convert(tmp_path / str(number), tmp_path / "plain", to="hf", dtype="f32", overwrite=True)
+        logits.append(models.logits(tmp_path / "plain", probe))
+    assert _tensors(tmp_path / "0") != _tensors(tmp_path / "1")
+    assert models.relative_error(logits[1], logits[0]) < 2e-3
+
+
 # -- the same bytes --------------------------------------------------------------------------------------------------
 
 
@@ -381,6 +436,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"scheme": "fp8_static", "act_order": "none", "text": True}, UsageError, "act_order doesn't apply to scheme"
     ),
     "static scales without a text": ({"scheme": "fp8_static"}, UsageError, "scales of inputs from a text"),
+    "MLX's float codes": ({"to": "mlx", "q_mode": "mxfp4", "text": True}, UsageError, "rounds affine codes"),
+    "an MLX folder of floats": ({"to": "mlx", "text": True}, UsageError, "rounds affine codes"),
+    "an order of columns for MLX without a text": (
+        {"to": "mlx", "q_bits": 4, "q_group_size": 32, "act_order": "none"}, UsageError, "act_order applies to text"
+    ),
     "damping without a text": ({"scheme": "awq", "damp": 0.1}, UsageError, "damp applies to text"),
     "a short text": ({"scheme": "w4a16", "text": True, "context": 9999}, UsageError, "less than one chunk"),
     "a family without a graph": ({"scheme": "w4a16", "text": True, "src": "mamba"}, UnsupportedError, "mamba"),
@@ -404,6 +464,8 @@ def test_a_quantized_source(folder: Build, place: Path, tmp_path: Path) -> None:
     wb.convert(folder("llama"), tmp_path / "once", scheme="w4a16", q_group_size=GROUP)
     with pytest.raises(UsageError, match="is quantized"):
         wb.plan_convert(tmp_path / "once", tmp_path / "twice", scheme="gptq", **_text(place))
+    with pytest.raises(UsageError, match="is quantized"):
+        wb.plan_convert(tmp_path / "once", tmp_path / "twice", to="mlx", q_bits=4, **_text(place))
 
 
 def test_activations_that_are_not_finite(folder: Build, place: Path, tmp_path: Path) -> None:

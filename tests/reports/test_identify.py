@@ -231,10 +231,15 @@ def test_a_small_file_is_opened_once_and_read_a_few_times(
 ) -> None:
     """So that many files are identified at the rate of the system's calls."""
     calls: list[int] = []
+
+    def counted(size: int) -> bool:
+        calls.append(size)
+        return False
+
     opened, read, head = FileSource.__init__, FileSource._readinto, FileSource.head
-    monkeypatch.setattr(FileSource, "__init__", lambda self, path: calls.append(-1) or opened(self, path))
-    monkeypatch.setattr(FileSource, "_readinto", lambda self, at, out: calls.append(len(out)) or read(self, at, out))
-    monkeypatch.setattr(FileSource, "head", lambda self, size: calls.append(min(size, self.size)) or head(self, size))
+    monkeypatch.setattr(FileSource, "__init__", lambda self, path: counted(-1) or opened(self, path))
+    monkeypatch.setattr(FileSource, "_readinto", lambda self, at, out: counted(len(out)) or read(self, at, out))
+    monkeypatch.setattr(FileSource, "head", lambda self, size: counted(min(size, self.size)) or head(self, size))
     for number, data in enumerate(samples.samples(BUILT_IN[name])):
         path = tmp_path / f"{number}.bin"
         path.write_bytes(data)
@@ -248,7 +253,12 @@ def test_a_small_file_is_opened_once_and_read_a_few_times(
 def test_a_pickle_of_a_declared_protocol_runs_in_bursts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bursts: list[int] = []
     burst = Machine._burst
-    monkeypatch.setattr(Machine, "_burst", lambda self: bursts.append(1) or burst(self))
+
+    def counted(machine: Machine) -> None:
+        bursts.append(1)
+        burst(machine)
+
+    monkeypatch.setattr(Machine, "_burst", counted)
     path = tmp_path / "x.pkl"
     path.write_bytes(pickle.dumps({f"key{n}": [n, str(n)] for n in range(900)}, 4))
     assert identify(path).format == "pickle"

@@ -40,6 +40,17 @@ class CodeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundingOptions:
+    act_order: str | None = option(
+        "--text: columns that GPTQ rounds first [static].", section=_MLX_OR_SCHEME, choices=("none", "static", "groups")
+    )
+    damp: float | None = option(
+        "--text: GPTQ's damping, relative to the mean square of the inputs [0.01].", metavar="X", above=0,
+        section=_MLX_OR_SCHEME, aliases="damp-percent dampening-frac",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerOptions:
     tokenizer: bool = option(
         "GGUF from a folder, or a folder from a GGUF: convert the tokenizer too [yes].", True, section=TARGET,

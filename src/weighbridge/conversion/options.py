@@ -29,6 +29,7 @@ from weighbridge.conversion.option_groups import (
     CodeOptions,
     KeyOptions,
     NameOptions,
+    RoundingOptions,
     TokenizerOptions,
     TowersOptions,
 )
@@ -222,7 +223,7 @@ class HfOptions(HfFolderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemeOptions(HfFolderOptions, CodeOptions):
+class SchemeOptions(HfFolderOptions, CodeOptions, RoundingOptions):
     title: ClassVar[str] = "a quantized Hugging Face folder (--scheme)"
     narrows: ClassVar[bool] = False
     rounds_scales: ClassVar[bool] = True
@@ -231,15 +232,8 @@ class SchemeOptions(HfFolderOptions, CodeOptions):
         metavar="NAME", section=_SCHEME,
     )  # fmt: skip
     sym: bool | None = option("Without or with zero points (integer schemes).", section=_SCHEME, off="asym")
-    act_order: str | None = option(
-        "With --text, columns that GPTQ rounds first [static].", section=_SCHEME, choices=("none", "static", "groups")
-    )
-    damp: float | None = option(
-        "With --text, GPTQ's damping, relative to the mean square of the inputs [0.01].", metavar="X", above=0,
-        section=_SCHEME, aliases="damp-percent dampening-frac",
-    )  # fmt: skip
     smooth: float | None = option(
-        "w8a8 --text: SmoothQuant's exponent [0.5].", metavar="X", least=0, most=1, section=_SCHEME, aliases="alpha"
+        "--text, w8a8: SmoothQuant's exponent [0.5].", metavar="X", least=0, most=1, section=_SCHEME, aliases="alpha"
     )
 
 
@@ -253,7 +247,7 @@ class MlxFolderOptions(HfFolderOptions, CodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlxOptions(MlxFolderOptions):
+class MlxOptions(MlxFolderOptions, RoundingOptions):
     """A `recipe` quantizes, too."""
 
     title: ClassVar[str] = "an MLX folder"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import Progress
-from weighbridge.conversion.options import QuantizeOptions, SchemeOptions, TargetOptions, WriteOptions
+from weighbridge.conversion.options import MlxOptions, QuantizeOptions, SchemeOptions, TargetOptions, WriteOptions
 from weighbridge.forward.options import TextOptions
 from weighbridge.models.model import OpenModel
 
 if TYPE_CHECKING:
+    from weighbridge.conversion.calibrated import Calibrate, Calibrated, ToCalibrate
     from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
     from weighbridge.conversion.quantize.size_target import Effects
-    from weighbridge.conversion.schemes.plan import Calibrate, Calibrated, ToCalibrate
 
 #: The value of `imatrix` for a matrix that is made of the text.
 AUTO: Final = "auto"
@@ -57,13 +57,14 @@ def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOpt
             hint = "the context length of the model: --context-length" if option == "--context" else None
             raise UsageError(f"{option} applies to --text", hint=hint)
         return None
-    if not isinstance(target, SchemeOptions):
-        raise UsageError(f"--text doesn't apply to {target.title}", hint=f"it applies to {SchemeOptions.title}")
+    if not isinstance(target, SchemeOptions | MlxOptions):
+        titles = f"{SchemeOptions.title} and {MlxOptions.title}"
+        raise UsageError(f"--text doesn't apply to {target.title}", hint=f"it applies to {titles}")
     from weighbridge.forward.rounding.input_ranges import InputRanges
     from weighbridge.forward.rounding.scheme_rounding import SchemeRounding
 
     def calibrate(request: ToCalibrate) -> Calibrated:
-        by = InputRanges if request.scheme.calibration == "ranges" else SchemeRounding
+        by = InputRanges if request.use == "ranges" else SchemeRounding
         return by(request, text, write).calibrated
 
     return calibrate

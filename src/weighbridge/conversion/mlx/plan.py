@@ -17,6 +17,9 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.options import flag
+from weighbridge.base.words import plural
+from weighbridge.conversion.calibrated import Calibrate, ToCalibrate
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.mlx.config import with_fields, with_pattern, with_period, with_rope_words, with_scaling_type
 from weighbridge.conversion.options import MlxFolderOptions, MlxOptions
@@ -35,6 +38,7 @@ from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microscaled import Microscaled
 from weighbridge.packings.schema import affine
 from weighbridge.packings.write import packers
+from weighbridge.packings.write.rounding import GroupRule, RoundToAffine
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 
@@ -46,6 +50,8 @@ _DEFAULTS: Final = MappingProxyType(
 RECIPES: Final = MappingProxyType({"mixed_2_6": (2, 6), "mixed_3_4": (3, 4), "mixed_3_6": (3, 6), "mixed_4_6": (4, 6)})
 # Kinds of weights whose modules have no `to_quantized`; a family's table adds names.
 _UNQUANTIZED: Final = ("conv", "norm")
+# Kinds of weights that a text rounds.
+_ROUNDED: Final = ("linear", "expert")
 # `cast_predicate`: tensors that keep their type; a family's table adds names.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
@@ -63,8 +69,8 @@ class MlxQuantization(NamedTuple):
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
-def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
-    """Plans the tensors and files of an MLX folder.
+def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = None) -> PlanBuilder:
+    """Plans the tensors and files of an MLX folder. `calibrate`: how linear layers are rounded, if not to nearest.
 
     Raises UsageError for contradictory options, UnsupportedError for a family without MLX names or settings that
     mlx-lm's class of the model ignores.
@@ -91,22 +97,9 @@ def to_mlx(model: OpenModel, options: MlxOptions) -> PlanBuilder:
         draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
     requested = weight_dtype(model, options)
     overall = overall_quantization(options, options.recipe)
-    roles = model.family.rows_of("mlx", model.sizes, named)
-    modules: dict[str, MlxQuantization] = {}
-    for name, node in named.items():
-        dtype = None if name.endswith((*_UNCAST, *rules.uncast)) else requested
-        module = name.removesuffix(".weight")
-        if roles[name].kind in _UNQUANTIZED or module.endswith(tuple(rules.unquantized)):
-            draft.tensors[name] = plain(name, node, dtype, draft)
-            continue
-        if (quantization := _quantization(name, node, model, options, overall)) is not None:
-            modules[module], parts = quantization, quantize(name, plain(name, node, dtype, draft), quantization)
-        elif (kept := keep_codes(name, node, draft)) is not None:
-            modules[module], parts = kept
-        else:
-            draft.tensors[name] = plain(name, node, dtype, draft)
-            continue
-        draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
+    types = {name: None if name.endswith((*_UNCAST, *rules.uncast)) else requested for name in named}
+    work = _Work(model, options, named, _chosen(model, options, named, overall), types, draft)
+    modules = _add_tensors(work, *_by_text(work, calibrate))
     config = _config(model, modules, overall, options)
     if model.format == "gguf":
         texts, losses = meta.for_hf(model, draft.tensors, options.tokenizer)
@@ -129,6 +122,84 @@ def index_of(tensors: Mapping[str, Node], elements: int) -> Callable[[Mapping[st
     return lambda file_of: json.dumps(
         {"metadata": metadata, "weight_map": dict(sorted(file_of.items()))}, indent=4
     ).encode()
+
+
+class _Work(NamedTuple):
+    """The state of one conversion. `chosen`: requested quantizations; `types`: of floats, None for the stored one."""
+
+    model: OpenModel
+    options: MlxOptions
+    named: Mapping[str, LogicalTensor]
+    chosen: Mapping[str, MlxQuantization]
+    types: Mapping[str, DType | None]
+    draft: PlanBuilder
+
+
+def _chosen(
+    model: OpenModel, options: MlxOptions, named: Mapping[str, LogicalTensor], overall: MlxQuantization | None
+) -> dict[str, MlxQuantization]:
+    """The requested quantization of tensors."""
+    roles, left = model.family.rows_of("mlx", model.sizes, named), tuple(model.family.document.mlx.unquantized)
+    return {
+        name: quantization for name, node in named.items()
+        if roles[name].kind not in _UNQUANTIZED and not name.removesuffix(".weight").endswith(left)
+        and (quantization := _quantization(name, node, model, options, overall)) is not None
+    }  # fmt: skip
+
+
+def _add_tensors(
+    work: _Work, made: Mapping[str, Mapping[str, Node]], floats: Mapping[str, Node]
+) -> dict[str, MlxQuantization]:
+    """Adds the stored tensors, and returns the quantization of modules. `made`: those that a text makes; `floats`: all
+    as floats, if they are planned already."""
+    model, _, named, chosen, types, draft = work
+    roles, left = model.family.rows_of("mlx", model.sizes, named), tuple(model.family.document.mlx.unquantized)
+    modules: dict[str, MlxQuantization] = {}
+    for name, node in named.items():
+        module, parts = name.removesuffix(".weight"), made.get(name)
+        if name in chosen:
+            modules[module] = chosen[name]
+            if parts is None:
+                parts = quantize(name, floats.get(name) or plain(name, node, types[name], draft), chosen[name])
+        elif (
+            roles[name].kind not in _UNQUANTIZED and not module.endswith(left)
+            and (kept := keep_codes(name, node, draft)) is not None
+        ):  # fmt: skip
+            modules[module], parts = kept
+        if parts is None:
+            draft.tensors[name] = floats.get(name) or plain(name, node, types[name], draft)
+        else:
+            draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
+    return modules
+
+
+def _by_text(work: _Work, calibrate: Calibrate | None) -> tuple[dict[str, Mapping[str, Node]], Mapping[str, Node]]:
+    """The stored parts of what a text rounds and the tensors that change with it, by name; and all tensors as floats.
+    Stacked experts, embeddings and the head are rounded to nearest. Raises UsageError for a text without affine codes,
+    or a quantized source."""
+    model, options, named, chosen, types, draft = work
+    if calibrate is None:
+        for option in ("act_order", "damp"):
+            if getattr(options, option) is not None:
+                raise UsageError(f"{flag(option)} applies to --text", hint="--text FILE rounds by GPTQ")
+        return {}, {}
+    if packed := [name for name, node in named.items() if nodes.needs_decoding(node)]:
+        raise UsageError(f"--text rounds float weights, but {packed[0]} is quantized", hint="omit --text")
+    roles = model.family.rows_of("mlx", model.sizes, named)
+    rounded = {n: q for n, q in chosen.items() if roles[n].kind in _ROUNDED and q.mode in (None, "affine")}
+    matrices = {name: q for name, q in rounded.items() if len(named[name].spec.shape) == 2}
+    if not matrices:
+        raise UsageError("--text rounds affine codes, and nothing gets any", hint="--q-bits 4")
+    if stacks := len(rounded) - len(matrices):
+        draft.notes.append(f"{plural(stacks, 'stack')} of experts: rounded to nearest, without the text")
+    floats = {name: plain(name, node, types[name], draft) for name, node in named.items()}
+    layers = {name: floats[name] for name in matrices}
+    rules: dict[str, GroupRule] = {
+        name: RoundToAffine(q.bits, q.group_size, floats[name].spec.dtype) for name, q in matrices.items()
+    }
+    made = calibrate(ToCalibrate(model, "mlx", named, floats, layers, rules, "awq", options))
+    draft.preparation = made.preparation
+    return dict(made.parts), {**floats, **made.floats}
 
 
 def load_losses(draft: PlanBuilder) -> list[Loss]:

@@ -49,7 +49,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped, unwrapped_folder, without_mlx_names
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.schemes.plan import Calibrate
+    from weighbridge.conversion.calibrated import Calibrate
 
 
 def build(
@@ -82,7 +82,7 @@ def _build(
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
     model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
     if calibrate is not None:
-        to_draft = partial(_to_scheme, calibrate=calibrate)
+        to_draft = partial(_to_scheme if isinstance(options, SchemeOptions) else _to_mlx, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     if not isinstance(options, _UNCHECKED):
         draft.losses += check_settings(model, draft, kind)
@@ -157,10 +157,10 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
     return to_scheme(model, options, calibrate)
 
 
-def _to_mlx(model: OpenModel, options: MlxOptions, kind: str) -> PlanBuilder:
+def _to_mlx(model: OpenModel, options: MlxOptions, kind: str, calibrate: Calibrate | None = None) -> PlanBuilder:
     from weighbridge.conversion.mlx.plan import to_mlx
 
-    return to_mlx(model, options)
+    return to_mlx(model, options, calibrate)
 
 
 def _to_mlx_vlm(model: OpenModel, options: MlxTowersOptions, kind: str) -> PlanBuilder:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -19,18 +19,28 @@ from weighbridge.base.dtypes import BF16, F16, F32, MXFP4, NVFP4, dtype
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.options import flag
 from weighbridge.conversion import dtype_policy
+from weighbridge.conversion.calibrated import Calibrate, ToCalibrate
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
-from weighbridge.conversion.plan.contents import Preparation
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
-from weighbridge.conversion.schemes.table import BY_TEXT, COMPRESSED, GPTQ_BITS, SCHEMES, Form, Scheme, Settings
+from weighbridge.conversion.schemes.table import (
+    BY_TEXT,
+    COMPRESSED,
+    GPTQ_BITS,
+    SCHEMES,
+    Form,
+    Scheme,
+    Settings,
+    integer_rule,
+)
 from weighbridge.models.model import OpenModel
 from weighbridge.packings import ggml_blocks
 from weighbridge.packings.canonical import IntQuantMatrix, MicroscaledMatrix, ScaledFloatMatrix
+from weighbridge.packings.write.rounding import GroupRule
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
@@ -139,30 +149,6 @@ def _settings(scheme: Scheme, form: Form) -> Settings:
     return Settings(form.bits, 0 if by_row else form.group, form.symmetric)
 
 
-class Calibrated(NamedTuple):
-    """Layers that are rounded by a text: their forms, the other tensors that change with them, and what computes
-    both."""
-
-    forms: Mapping[str, Form]
-    floats: Mapping[str, Node]
-    preparation: Preparation
-
-
-class ToCalibrate(NamedTuple):
-    """`layers`: the weights to round, of one of three float types, by Hugging Face's names; `named`: all tensors;
-    `floats`: in the target's types."""
-
-    model: OpenModel
-    named: Mapping[str, LogicalTensor]
-    floats: Mapping[str, Node]
-    layers: Mapping[str, Node]
-    scheme: Scheme
-    options: SchemeOptions
-
-
-Calibrate = Callable[[ToCalibrate], Calibrated]
-
-
 def _check_calibration(work: _Work, has_text: bool) -> None:
     """Raises UsageError for options that need a text, or a text that the scheme doesn't use."""
     options, scheme = work.options, work.scheme
@@ -239,16 +225,24 @@ def round_layers(
         name, reason = next(iter(misshapen.items()))
         more = f" and {len(misshapen) - 1:,} more stay" if len(misshapen) > 1 else " stays"
         work.draft.notes.append(f"{name}{more} floats: {reason}")
-    if calibrate is not None and model is not None and layers:
-        made = calibrate(ToCalibrate(model, work.named, work.floats, layers, scheme, work.options))
+    if calibrate is not None and model is not None and layers and (use := scheme.calibration):
+        by_text = () if use == "ranges" else layers
+        rules: dict[str, GroupRule] = {n: integer_rule(n, layers[n], scheme, layers[n].spec.dtype) for n in by_text}
+        made = calibrate(ToCalibrate(model, "hf", work.named, work.floats, layers, rules, use, work.options))
         work.draft.preparation = made.preparation
         work.floats.update(made.floats)
-        return made.forms
-    return to_nearest(layers, scheme)
+        return {name: _with_parts(form, made.parts[name]) for name, form in _to_nearest(layers, scheme).items()}
+    return _to_nearest(layers, scheme)
 
 
-def to_nearest(layers: Mapping[str, Node], scheme: Scheme) -> dict[str, Form]:
-    """Layers of three float types, by Hugging Face's names, rounded to nearest."""
+def _with_parts(form: Form, parts: Mapping[str, Node]) -> Form:
+    """A form that is rounded to nearest, with what a text makes of it."""
+    if isinstance(form, IntQuantMatrix):
+        return IntQuantMatrix(form.bits, form.group, parts["codes"], parts["scales"], parts.get("zeros"))
+    return form._replace(inputs=parts["inputs"]) if isinstance(form, ScaledFloatMatrix) else form
+
+
+def _to_nearest(layers: Mapping[str, Node], scheme: Scheme) -> dict[str, Form]:
     groups: dict[str, tuple[str, ...]] = {}  # the layers that share a global scale with each, including it
     for name in layers:
         parent, _, leaf = name.removesuffix(".weight").rpartition(".")

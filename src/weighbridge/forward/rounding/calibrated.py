@@ -28,13 +28,11 @@ from weighbridge.forward.layers import ObservedError
 from weighbridge.forward.ops import Floats
 from weighbridge.forward.run import ForwardPass, Ids, LayerStep
 from weighbridge.io.source import Source
-from weighbridge.packings.canonical import IntQuantMatrix
-from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.write.packers import as_bytes, finite, rounded
-from weighbridge.packings.write.rounding import RoundToIntQuant
+from weighbridge.packings.write.rounding import GroupRule
 from weighbridge.providers.files import FileProvider
 from weighbridge.tensors import bits, nodes
-from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node
 from weighbridge.tensors.nodes.base import Bytes, Stored
 
 Doubles = NDArray[np.float64]
@@ -93,33 +91,28 @@ class RoundedPart(NamedTuple):
 
     name: str
     source: Node
-    rule: RoundToIntQuant
+    rule: GroupRule
     packed: Stored
     scales: Stored
     zeros: Stored | None
 
     @classmethod
-    def placed(cls, name: str, source: Node, rule: RoundToIntQuant, into: ComputedBytes) -> RoundedPart:
+    def placed(cls, name: str, source: Node, rule: GroupRule, into: ComputedBytes) -> RoundedPart:
         rows, columns = source.spec.shape
         groups = (rows, columns // rule.group)
         packed = into.place(Spec((rows, -(-columns * rule.bits // 32)), I32))
-        zeros = None if rule.symmetric else into.place(Spec(groups, U8))
+        zeros = None if rule.zero_dtype is None else into.place(Spec(groups, rule.zero_dtype))
         return cls(name, source, rule, packed, into.place(Spec(groups, rule.scale_dtype)), zeros)
 
     @property
-    def form(self) -> IntQuantMatrix:
-        rule = self.rule
-        codes = nodes.codes(self.packed, _STREAM, rule.bits, self.source.spec.shape[-1])
-        return IntQuantMatrix(rule.bits, rule.group, codes, self.scales, self.zeros)
+    def members(self) -> dict[str, Node]:
+        """What is stored, by role."""
+        return self.rule.members(self.packed, self.scales, self.zeros, self.source.spec.shape[-1])
 
     @property
     def decoded(self) -> LogicalTensor:
         """The values that a reader decodes."""
-        form, rule = self.form, self.rule
-        zero = None if self.zeros is not None else 1 << (rule.bits - 1)
-        members = {"codes": form.codes, "scales": self.scales, **({"zeros": self.zeros} if self.zeros else {})}
-        packing = IntQuant("rounded", 8, rule.bits, rule.group, rule.scale_dtype, zero)
-        return QuantizedTensor(self.source.spec.with_dtype(F32), packing, members)
+        return self.rule.logical(self.source.spec.with_dtype(F32), self.members)
 
     def values(self) -> Floats:
         """The values to round. Raises RefusedError for one that isn't finite."""
@@ -128,21 +121,28 @@ class RoundedPart(NamedTuple):
     def divide_rows(self, start: int, factors: Floats) -> bool:
         """Divides rows from `start` on by factors. Returns False, and changes nothing, if the scales' type can't hold
         the quotients."""
-        into, dtype = self.scales.source, self.scales.spec.dtype
-        assert isinstance(into, ComputedBytes)
-        scales = nodes.cast(self.scales, F32).read_all().view(np.float32).reshape(self.scales.spec.shape)
-        quotients = scales[start : start + len(factors)] / factors[:, None]
-        rescaled = rounded(dtype, quotients)
-        if not (np.abs(rescaled - quotients) <= _SCALE_ERROR * np.abs(quotients)).all():
-            return False
-        scales[start : start + len(factors)] = rescaled
-        into.put(self.scales, as_bytes(dtype, scales))
+        quotients = []
+        for node in (self.scales, self.zeros if self.zeros and self.zeros.spec.dtype is not U8 else None):
+            if node is None:
+                continue
+            values = nodes.cast(node, F32).read_all().view(np.float32).reshape(node.spec.shape)
+            exact = values[start : start + len(factors)] / factors[:, None]
+            values[start : start + len(factors)] = stored = rounded(node.spec.dtype, exact)
+            if not (np.abs(stored - exact) <= _SCALE_ERROR * np.abs(exact)).all():
+                return False
+            quotients.append((node, values))
+        for node, values in quotients:
+            self._into.put(node, as_bytes(node.spec.dtype, values))
         return True
+
+    @property
+    def _into(self) -> ComputedBytes:
+        assert isinstance(self.packed.source, ComputedBytes)
+        return self.packed.source
 
     def put(self, codes: Bytes, scales: Bytes, zeros: Bytes) -> None:
         """Stores codes U8 [rows, columns], and the scales' bytes and zero points of groups."""
-        into = self.packed.source
-        assert isinstance(into, ComputedBytes)
+        into = self._into
         into.put(self.packed, bits.pack(_STREAM, self.rule.bits, codes))
         into.put(self.scales, scales)
         if self.zeros is not None:

@@ -20,9 +20,8 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.options import Progress
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
+from weighbridge.conversion.calibrated import Calibrated, ToCalibrate
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.schemes.plan import Calibrated, ToCalibrate, to_nearest
-from weighbridge.conversion.schemes.table import Form
 from weighbridge.forward.column_sums import stored_matrices
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.graph import Graph
@@ -31,12 +30,9 @@ from weighbridge.forward.options import TextOptions
 from weighbridge.forward.rounding.calibrated import ComputedBytes, Place
 from weighbridge.forward.run import IN_MEMORY, ForwardPass
 from weighbridge.forward.texts import chunks_of
-from weighbridge.packings.canonical import ScaledFloatMatrix
 from weighbridge.packings.write.packers import as_bytes
 from weighbridge.packings.write.rounding import e4m3_scales
-from weighbridge.tensors.nodes.base import Stored
 
-_HF: Final = "hf"
 _LAYER: Final = re.compile(r"layers\.\d+\.")
 _LISTED: Final = 3
 
@@ -69,22 +65,17 @@ class InputRanges:
         self.ids = chunks_of(model, text).ids[: text.chunks]
         self.limit = min(IN_MEMORY, (write.max_memory or 4 * IN_MEMORY) // 4)
         self.bytes = ComputedBytes(blake2b(self.ids.tobytes(), digest_size=16).hexdigest())
-        self.scales: dict[str, Stored] = {}
-        self.forms: dict[str, Form] = {}
-        for name, form in to_nearest(request.layers, request.scheme).items():
-            assert isinstance(form, ScaledFloatMatrix)
-            self.scales[name] = self.bytes.place(Spec((1,), form.scales.spec.dtype))
-            self.forms[name] = form._replace(inputs=self.scales[name])
+        self.scales = {name: self.bytes.place(Spec((1,), node.spec.dtype)) for name, node in request.layers.items()}
         self.places: dict[str, list[Place]] = {}
-        prefix = model.family.prefix_of(_HF, request.named, model.sizes)
-        for place, matrix in stored_matrices(model, _HF, prefix).items():
+        prefix = model.family.prefix_of(request.dialect, request.named, model.sizes)
+        for place, matrix in stored_matrices(model, request.dialect, prefix).items():
             self.places.setdefault(matrix.name, []).append(place)
         self.unseen: list[str] = []
         self._is_done = False
 
     @property
     def calibrated(self) -> Calibrated:
-        return Calibrated(self.forms, {}, self)
+        return Calibrated({name: {"inputs": node} for name, node in self.scales.items()}, {}, self)
 
     @property
     def memory(self) -> int:

@@ -15,9 +15,8 @@ from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.base.options import Progress
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
+from weighbridge.conversion.calibrated import Calibrated, ToCalibrate
 from weighbridge.conversion.options import SchemeOptions, WriteOptions
-from weighbridge.conversion.schemes.plan import Calibrated, ToCalibrate
-from weighbridge.conversion.schemes.table import Scheme, integer_rule
 from weighbridge.forward.column_sums import Matrices, canonical_instances, stored_matrices
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.graph import Graph
@@ -38,7 +37,6 @@ from weighbridge.forward.texts import chunks_of
 from weighbridge.models.resolved import ResolvedModel
 from weighbridge.packings.write.gptq import ActOrder, Gptq
 
-_HF: Final = "hf"
 #: Bytes of sums and hidden states, unless the caller limits the memory.
 _MEMORY: Final = 4 << 30
 #: Damping, and the increase per column and token: with few tokens GPTQ would fit these only
@@ -116,18 +114,18 @@ class SchemeRounding:
         self.ids = chunks_of(model, text).ids[: text.chunks]
         self.order: ActOrder = options.act_order or _ORDER  # type: ignore[assignment]
         self.bound = write.max_memory or _MEMORY
-        settings = (self.ids.shape, self.order, options.damp, options.smooth)
+        settings = (self.ids.shape, self.order, options.damp, request.use, _exponent(request))
         key = blake2b(self.ids.tobytes() + repr(settings).encode(), digest_size=16).hexdigest()
         self.bytes = ComputedBytes(key)
         self.parts = {
-            name: RoundedPart.placed(name, node, integer_rule(name, node, request.scheme, node.spec.dtype), self.bytes)
+            name: RoundedPart.placed(name, node, request.rules[name], self.bytes)
             for name, node in request.layers.items()
         }
         self.floats: dict[str, FloatPart] = {}
         self.folding: Folding | None = None
-        prefix = model.family.prefix_of(_HF, request.named, model.sizes)
-        every = stored_matrices(model, _HF, prefix)
-        choose = _factors(request.scheme, options)
+        prefix = model.family.prefix_of(request.dialect, request.named, model.sizes)
+        every = stored_matrices(model, request.dialect, prefix)
+        choose = _factors(request)
         if choose is not None:
             self.floats = _floats(request, self.computed.graph, every, self.parts, self.bytes)
             rows = _rows(request, every, prefix)
@@ -138,7 +136,7 @@ class SchemeRounding:
         changed = {name: part.stored for name, part in self.floats.items()}
         tensors = {**request.named, **decoded, **changed}
         self.rounded = ResolvedModel(
-            model.family, model.sizes, _HF, prefix, tensors, "safetensors", str(model.place.path)
+            model.family, model.sizes, request.dialect, prefix, tensors, "safetensors", str(model.place.path)
         ).canonical
         self._is_done = False
         if write.max_memory is not None and self.memory > write.max_memory:
@@ -148,8 +146,8 @@ class SchemeRounding:
 
     @property
     def calibrated(self) -> Calibrated:
-        forms = {name: part.form for name, part in self.parts.items()}
-        return Calibrated(forms, {name: part.stored for name, part in self.floats.items()}, self)
+        parts = {name: part.members for name, part in self.parts.items()}
+        return Calibrated(parts, {name: part.stored for name, part in self.floats.items()}, self)
 
     @property
     def memory(self) -> int:
@@ -173,11 +171,17 @@ class SchemeRounding:
         self.bytes.close()
 
 
-def _factors(scheme: Scheme, options: SchemeOptions) -> Factors | None:
-    """How the factors of columns are chosen, if the scheme has any."""
-    if scheme.calibration == "smooth":
-        return smoothed(_SMOOTH if options.smooth is None else options.smooth)
-    return awq_factors if scheme.calibration == "awq" else None
+def _exponent(request: ToCalibrate) -> float:
+    """That of SmoothQuant."""
+    given = request.options.smooth if isinstance(request.options, SchemeOptions) else None
+    return _SMOOTH if given is None else given
+
+
+def _factors(request: ToCalibrate) -> Factors | None:
+    """How the factors of columns are chosen, if there are any."""
+    if request.use == "smooth":
+        return smoothed(_exponent(request))
+    return awq_factors if request.use == "awq" else None
 
 
 def _peak_bytes(part: RoundedPart) -> int:
@@ -207,10 +211,11 @@ def _floats(
 def _rows(request: ToCalibrate, every: Matrices, prefix: str) -> dict[Place, RowRun]:
     """The rows of matrices in stored tensors, except those that a layout moves."""
     model = request.model
-    places = model.family.expansion(_HF, model.sizes, prefix).places
+    dialect, family = request.dialect, model.family
+    places = family.expansion(dialect, model.sizes, prefix).places
     starts = {
         cell.instance: RowRun(slot.name, cell.start)
         for slot in places.values() if not slot.plan.layouts and len(slot.shape) == 2
-        for cell in slot.cells if model.family.layout_of(_HF, cell.instance[0], model.sizes) is None
+        for cell in slot.cells if family.layout_of(dialect, cell.instance[0], model.sizes) is None
     }  # fmt: skip
     return {place: starts[i] for place, i in canonical_instances(model).items() if i in starts}

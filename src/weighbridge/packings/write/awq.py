@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.packings.write.gptq import Doubles, Floats, Gptq
-from weighbridge.packings.write.rounding import RoundToIntQuant
+from weighbridge.packings.write.rounding import GroupRule
 
 #: Exponents of the inputs' magnitudes that are tried: 0, 0.05, ... 0.95.
 _STEPS: Final = 20
@@ -26,7 +26,7 @@ class Consumer(NamedTuple):
     """A matrix that multiplies the inputs: `read` gives its weights [rows, columns]."""
 
     read: Callable[[], Floats]
-    rule: RoundToIntQuant
+    rule: GroupRule
 
 
 def column_factors(

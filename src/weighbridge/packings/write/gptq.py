@@ -16,9 +16,10 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base.dtypes import U8
 from weighbridge.base.records import dataclass
-from weighbridge.packings.write.packers import as_bytes, rounded
-from weighbridge.packings.write.rounding import IntParameters, RoundToIntQuant
+from weighbridge.packings.write.packers import as_bytes
+from weighbridge.packings.write.rounding import GroupRule, IntParameters
 from weighbridge.tensors.nodes.base import Bytes
 
 Floats = NDArray[np.float32]
@@ -93,7 +94,7 @@ def order_of(kind: ActOrder, importance: Doubles, group: int) -> Order:
 
 
 class RoundedMatrix(NamedTuple):
-    """codes U8 [rows, columns]; scales in their own type and zero points U8 [rows, groups]; `error` of the products,
+    """codes U8 [rows, columns]; scales and zero points [rows, groups] in their own types; `error` of the products,
     and `nearest`, that of rounding to nearest; both relative to the products' squares. `damp`: relative damping."""
 
     codes: Bytes
@@ -108,7 +109,7 @@ class RoundedMatrix(NamedTuple):
 class Gptq:
     """`rule`: how groups are rounded. `damp`: damping, relative to the mean of H's diagonal."""
 
-    rule: RoundToIntQuant
+    rule: GroupRule
     order: ActOrder = "none"
     damp: float = 0.01
 
@@ -144,13 +145,12 @@ class Gptq:
     def values(self, part: _Codes) -> Floats:
         """The values that a reader decodes."""
         group = self.rule.group
-        scales = np.repeat(rounded(self.rule.scale_dtype, part.scales), group, 1)
-        values: Floats = (part.codes.astype(np.float32) - np.repeat(part.zeros, group, 1)) * scales
-        return values
+        return self.rule.values(part.codes, np.repeat(part.scales, group, 1), np.repeat(part.zeros, group, 1))
 
     def _stored(self, part: _Codes, error: float, nearest: float, damp: float) -> RoundedMatrix:
-        scales = as_bytes(self.rule.scale_dtype, part.scales)
-        return RoundedMatrix(part.codes, scales, part.zeros.astype(np.uint8), error, nearest, damp)
+        scales, zero = as_bytes(self.rule.scale_dtype, part.scales), self.rule.zero_dtype
+        zeros = part.zeros.astype(np.uint8) if zero in (None, U8) else as_bytes(zero, part.zeros)
+        return RoundedMatrix(part.codes, scales, zeros, error, nearest, damp)
 
     def _nearest(self, weights: Floats) -> _Codes:
         rows = len(weights)
@@ -194,7 +194,7 @@ class Gptq:
                 shared = parameters[g]
                 code = self.rule.codes(column, shared, 1)
                 codes[:, order.columns[i]] = code
-                value = (code - shared.zeros) * rounded(self.rule.scale_dtype, shared.scales)
+                value = self.rule.values(code, shared.scales, shared.zeros)
                 errors[i - at] = (column - value) / factor[i, i]
                 left[i + 1 : end] -= np.multiply.outer(factor[i, i + 1 : end], errors[i - at])
             if end < count:

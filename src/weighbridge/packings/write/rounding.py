@@ -16,16 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BF16, E4M3, F16, F32, MXFP4, MXFP8, NVFP4, U8, DType
+from weighbridge.base.dtypes import BF16, E4M3, F16, F32, MXFP4, MXFP8, NVFP4, U8, U32, DType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
+from weighbridge.packings.int_quant import IntQuant
+from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.write.packers import as_bytes, finite, peaks, rounded
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, nodes
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
 
 Floats = NDArray[np.float32]
@@ -95,6 +98,39 @@ RULES: Final[Mapping[str, _Rule]] = MappingProxyType(
 )
 
 
+class GroupRule(Protocol):
+    """How groups of a matrix's columns are rounded to unsigned codes of a byte each, with a scale and a zero point (or
+    the like) per group."""
+
+    @property
+    def bits(self) -> int: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def scale_dtype(self) -> DType: ...
+
+    @property
+    def zero_dtype(self) -> DType | None:
+        """The type of zero points; None without."""
+
+    def parameters(self, values: Floats) -> IntParameters:
+        """The parameters of values whose groups follow each other."""
+
+    def codes(self, values: Floats, parameters: IntParameters, width: int) -> Bytes:
+        """Rounds values; each `width` in turn share a scale."""
+
+    def values(self, codes: Bytes, scales: Floats, zeros: Floats) -> Floats:
+        """The values that a reader decodes."""
+
+    def members(self, packed: Node, scales: Node, zeros: Node | None, columns: int) -> dict[str, Node]:
+        """What is stored, by role: `packed` is a stream of codes, I32 [rows, words]."""
+
+    def logical(self, spec: Spec, members: Mapping[str, Node]) -> QuantizedTensor:
+        """The members as one tensor."""
+
+
 @dataclass(frozen=True)
 class RoundToIntQuant:
     """Codes from 0 to 2**bits - 1, one byte each. `group`: columns per scale; `dtype`: the type of the weights;
@@ -130,6 +166,25 @@ class RoundToIntQuant:
             dtype=self.dtype if rule.narrow else F32,
         )  # fmt: skip
 
+    @property
+    def zero_dtype(self) -> DType | None:
+        return None if self.symmetric else U8
+
+    def values(self, codes: Bytes, scales: Floats, zeros: Floats) -> Floats:
+        """The values that a reader decodes."""
+        return (codes - zeros) * rounded(self.scale_dtype, scales)
+
+    def members(self, packed: Node, scales: Node, zeros: Node | None, columns: int) -> dict[str, Node]:
+        """Those of `canonical.IntQuantMatrix`."""
+        codes = nodes.codes(packed, "stream", self.bits, columns)
+        return {"codes": codes, "scales": scales, **({} if zeros is None else {"zeros": zeros})}
+
+    def logical(self, spec: Spec, members: Mapping[str, Node]) -> QuantizedTensor:
+        """The members as one tensor."""
+        zero = 1 << (self.bits - 1) if self.symmetric else None
+        packing = IntQuant("rounded", 8, self.bits, self.group, self.scale_dtype, zero)
+        return QuantizedTensor(spec, packing, members)
+
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         values = finite(self.name, source)
         parameters = self.parameters(values)
@@ -139,6 +194,47 @@ class RoundToIntQuant:
             outs["zeros"][:] = parameters.zeros.astype(np.uint8)
         if "codes" in outs:
             outs["codes"][:] = self.codes(values, parameters, self.group)
+
+
+@dataclass(frozen=True)
+class RoundToAffine:
+    """MLX's affine codes: value = code * scale + bias. Scales and biases are those of its own rule (`AffineOf`); the
+    biases take the place of zero points."""
+
+    bits: int
+    group: int
+    scale_dtype: DType
+
+    @property
+    def zero_dtype(self) -> DType | None:
+        return self.scale_dtype
+
+    def parameters(self, values: Floats) -> IntParameters:
+        """See `GroupRule`."""
+        _, *stored = kernels.affine_encode(self.bits, self.group, self.scale_dtype, values, False)
+        scales, biases = (kernels.widened(self.scale_dtype, part) for part in stored)
+        return IntParameters(scales, biases, None)
+
+    def codes(self, values: Floats, parameters: IntParameters, width: int) -> Bytes:
+        """See `GroupRule`."""
+        scales, biases = (np.repeat(x, width) if width > 1 else x for x in (parameters.scales, parameters.zeros))
+        with np.errstate(all="ignore"):
+            found = np.clip(np.rint((values - biases) / scales), 0, (1 << self.bits) - 1)
+        codes: Bytes = np.nan_to_num(found).astype(np.uint8)
+        return codes
+
+    def values(self, codes: Bytes, scales: Floats, zeros: Floats) -> Floats:
+        """See `GroupRule`."""
+        return codes * rounded(self.scale_dtype, scales) + rounded(self.scale_dtype, zeros)
+
+    def members(self, packed: Node, scales: Node, zeros: Node | None, columns: int) -> dict[str, Node]:
+        """MLX's, by suffix."""
+        assert zeros is not None
+        return {"weight": nodes.bitcast(packed, U32, packed.spec.shape[-1]), "scales": scales, "biases": zeros}
+
+    def logical(self, spec: Spec, members: Mapping[str, Node]) -> QuantizedTensor:
+        """See `GroupRule`."""
+        return QuantizedTensor(spec, Affine(self.bits, self.group, self.scale_dtype), members)
 
 
 # ------------------------------------------------------------------------------------------------ 8-bit floats
