@@ -13,7 +13,9 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.conformance.samples import samples
 
@@ -47,8 +49,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fresh() -> Iterator[None]:
     """No tree of another test is kept."""
     archives._roots.clear()
+    archives._others.clear()
     yield
     archives._roots.clear()
+    archives._others.clear()
 
 
 def zipped(files: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
@@ -297,6 +301,7 @@ def test_a_bomb_meets_the_limit(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert "unpack it first" in str(caught.value.hint)
     monkeypatch.setenv(spool.ENVIRONMENT, "many")
     archives._roots.clear()
+    archives._others.clear()
     with pytest.raises(UsageError, match="isn't a number of GiB"):
         wb.open(path)
 
@@ -318,6 +323,28 @@ def test_the_archive_may_change(model: Path, tmp_path: Path) -> None:
     path.write_bytes(tarred({"longer-name.safetensors": model.read_bytes()}))
     os.utime(path, (1, 1))
     assert resolve(path).name == "longer-name.safetensors"
+
+
+def test_a_file_that_is_no_archive_is_recognised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch checkpoint is a zip whose directory may list 100,000 members."""
+    files = [tmp_path / f"{number}.npz" for number in range(archives._KEPT + 2)]
+    for path in files:
+        np.savez(path, a=np.zeros(3))
+    looked: list[str] = []
+    tree = archives._tree
+
+    def looking(path: Path, title: str, version: str) -> Any:
+        looked.append(title)
+        return tree(path, title, version)
+
+    monkeypatch.setattr(archives, "_tree", looking)
+    for path in (*files, files[-1], files[-1]):
+        assert resolve(path) == path
+    assert looked == [str(path) for path in files]
+    assert len(archives._others) == archives._KEPT
+    np.savez(files[-1], longer=np.zeros(4))
+    resolve(files[-1])
+    assert looked[-2:] == [str(files[-1])] * 2
 
 
 def test_few_trees_are_kept(model: Path, tmp_path: Path) -> None:

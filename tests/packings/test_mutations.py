@@ -123,7 +123,7 @@ def _with(table: Any, **changes: Any) -> Any:
 
 
 _Q4_0, _Q4_1, _Q5_0 = (ggml_blocks.CODE_RANGES[BY_NAME[name]] for name in ("Q4_0", "Q4_1", "Q5_0"))
-_SWAPPED = microscaled.VALUES[[0, 1, 3, 2, *range(4, 16)]]
+_SWAPPED = [microscaled.VALUES[n] for n in (0, 1, 3, 2, *range(4, 16))]
 
 # what is changed: (where, its name, the wrong value, the check that sees it)
 FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
@@ -137,8 +137,8 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
                     lambda: integers.test_awq_reads_as_the_formula_says(True)),
     "AWQ's zero": (awq_reader, "BITS", 3, lambda: integers.test_awq_reads_as_the_formula_says(False)),
     "bits that are planar": (gptq, "_PLANAR", (), unlabelled),
-    "E2M1 of MXFP4": (microscaled, "VALUES", microscaled.VALUES[::-1].copy(), lambda: fp4("U8")),
-    "E2M1 of NVFP4": (microscaled, "VALUES", microscaled.VALUES[::-1].copy(), lambda: fp4("F8_E4M3")),
+    "E2M1 of MXFP4": (microscaled, "VALUES", microscaled.VALUES[::-1], lambda: fp4("U8")),
+    "E2M1 of NVFP4": (microscaled, "VALUES", microscaled.VALUES[::-1], lambda: fp4("F8_E4M3")),
     "group of NVFP4": (fp4_schema, "FOUR_BITS", {
                            scale: row._replace(group=32) for scale, row in FOUR_BITS.items()},
                        lambda: fp4("F8_E4M3")),
@@ -207,7 +207,7 @@ FAULTS |= {
         _with(reference_rounding.RULES, **{rule: reference_rounding.RULES[rule]._replace(codes=_in_f32(rule))}),
         in_numpy(same(case)),
     ) for rule, case in (("int", "w8a16 asymmetric"),)},
-    "E2M3 read": (microscaled, "_SIX", microscaled._SIX[::-1].copy(), same("mxfp6a16")),
+    "E2M3 read": (microscaled, "_SIX", microscaled._SIX[::-1], same("mxfp6a16")),
     "AWQ's order written": (bits, "_ORDERS", {**bits._ORDERS, "awq": (0, 1, 2, 3, 4, 5, 6, 7)},
                             lambda: rounds.test_gptq_and_awq_round_as_gptqmodel_does(4, False)),
     "the rule of GPTQ": (rounding, "RULES", {**rounding.RULES, "gptq": rounding.RULES["compressed-tensors"]},

@@ -324,6 +324,11 @@ E8M0: Final = BY_NAME["F8_E8M0"]
 E4M3: Final = BY_NAME["F8_E4M3"]
 
 
+#: The magnitudes of E2M1 and E2M3 in the order of their codes (OCP MX 1.0, 5.3.3 and 5.3.2).
+E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E2M3: Final = (*(n / 8 for n in range(8)), *((1 + n / 8) * 2**e for e in range(3) for n in range(8)))
+
+
 class MicroscaledType(NamedTuple):
     """Small floats that share a scale per `group` of columns: value = element * scale. Elements of 4 bits are E2M1, of
     6 bits E2M3, of 8 bits E4M3; a scale is a power of two (E8M0) or an E4M3.

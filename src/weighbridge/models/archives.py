@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 16
 _roots: Final[OrderedDict[str, tuple[str, WrappedPath]]] = OrderedDict()
+_others: Final[OrderedDict[str, str]] = OrderedDict()  # path -> version of files that are no archives, as torch's zips
 _lock: Final = threading.RLock()
 
 
@@ -113,7 +114,12 @@ def _kept(title: str, version: str, make: Callable[[], WrappedTree | None]) -> W
         if title in _roots and _roots[title][0] == version:
             _roots.move_to_end(title)
             return _roots[title][1]
+        if _others.get(title) == version:
+            return None
         if (tree := make()) is None:
+            _others[title] = version
+            if len(_others) > _KEPT:
+                _others.popitem(last=False)
             return None
         _roots[title] = version, WrappedPath.root(title, tree)
         while len(_roots) > _KEPT:

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from weighbridge.base.dtypes import BY_NAME, F16, Q4_0, Q4_1, Q8_0, DType
 from weighbridge.packings.base import row_ranges
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, np
 from weighbridge.tensors.nodes import cast
 from weighbridge.tensors.nodes.base import Bytes, Node
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings import ggml_blocks
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, np
 from weighbridge.tensors.nodes.base import Bytes, Node
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)

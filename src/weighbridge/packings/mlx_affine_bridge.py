@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import ClassVar, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from weighbridge.base.dtypes import F32, U32
 from weighbridge.base.records import dataclass
@@ -24,9 +21,12 @@ from weighbridge.packings.base import NoBlockForm, row_ranges
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.schema import affine
-from weighbridge.tensors import kernels, nodes
+from weighbridge.tensors import kernels, nodes, np
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CHUNK: Final = 1 << 18  # bytes of scales at a time: most tensors differ in the first of them
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -21,7 +20,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.of_model import vocab_of
 from weighbridge.models.tokenizer.vocab import TokenType, Vocab, padding
 from weighbridge.tensors.merging import Combination
-from weighbridge.tensors.nodes import Gather, LogicalTensor, Node, cast, concat, zeros
+from weighbridge.tensors.nodes import Gather, LogicalTensor, Node, RowOrder, cast, concat, zeros
 from weighbridge.tensors.nodes.merged import merged, row_mean
 
 BASE: Final = "base"
@@ -127,7 +126,7 @@ class MergedVocabulary:
 
 def _rows(node: Node, order: Sequence[int] | NDArray[np.int64]) -> Node:
     """Rows of a matrix, some of them several times."""
-    return Gather(node.spec.with_shape(len(order), *node.spec.shape[1:]), node, array("q", order))
+    return Gather(node.spec.with_shape(len(order), *node.spec.shape[1:]), node, RowOrder(order))
 
 
 class _Embeddings:

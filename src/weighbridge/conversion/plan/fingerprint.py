@@ -8,7 +8,6 @@ that affect only speed and memory (threads, slabs) are left out.
 from __future__ import annotations
 
 import os
-from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -24,7 +23,7 @@ from weighbridge.conversion.plan.contents import PlanContents
 from weighbridge.io.location import TreePath
 from weighbridge.io.source import BytesSource, FileSource, Source, Window
 from weighbridge.tensors import np
-from weighbridge.tensors.nodes.base import Node, Stored
+from weighbridge.tensors.nodes.base import Node, RowOrder, Stored
 from weighbridge.tensors.nodes.compute import CastReport
 
 _SAMPLES: Final = 16
@@ -135,7 +134,7 @@ class _Hasher:
     def ndarray(self, values: np.ndarray[Any, Any]) -> None:
         self._put(f"{values.dtype.str} {values.shape}", np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
 
-    def data(self, value: bytes | bytearray | memoryview | array[int]) -> None:
+    def data(self, value: bytes | bytearray | memoryview) -> None:
         self._put("bytes", memoryview(value).cast("B"))
 
     def plain(self, value: Any) -> None:
@@ -162,8 +161,9 @@ def _hashers() -> tuple[tuple[Any, Callable[[_Hasher, Any], None]], ...]:
         (CastReport, _Hasher.nothing),
         (BytesSource, lambda hasher, source: hasher.data(source.data)),
         (Source, _Hasher.source),
+        (RowOrder, lambda hasher, order: hasher.data(memoryview(order.rows))),
         (np.ndarray, _Hasher.ndarray),
-        (bytes | bytearray | memoryview | array, _Hasher.data),
+        (bytes | bytearray | memoryview, _Hasher.data),
         (str | int | float | None | Enum | np.generic | np.dtype, _Hasher.plain),
         (Mapping, lambda hasher, values: hasher.items(list(values.items()))),
         (tuple | list | frozenset | range, _Hasher.items),

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.records import dataclass
@@ -20,9 +17,12 @@ from weighbridge.packings import ggml_blocks
 from weighbridge.packings.base import row_ranges
 from weighbridge.packings.schema.affine import NAME
 from weighbridge.packings.schema.base import Match
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, np
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _ROWS: Final = MappingProxyType({"weight": 1, "scales": 1, "biases": 1})
 

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from weighbridge.base.dtypes import BY_BLOCK, E4M3, F32, NVFP4, U8
 from weighbridge.packings.read.microscaled import Microscaled
 from weighbridge.packings.schema.base import Match
-from weighbridge.packings.write import packers
-from weighbridge.tensors import nodes
+from weighbridge.tensors import nodes, np
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Node
 
@@ -29,7 +26,9 @@ SCALED: Final = (
 def split_blocks(node: Node) -> tuple[Node, Node]:
     """The codes U8 [.., in / 2] of MXFP4 or NVFP4 blocks, two per byte in the order of the columns, and their scales,
     U8 [.., in / 32] or E4M3 [.., in / 16]."""
-    parts = nodes.pack(node, packers.BlocksOf(node.spec.dtype))
+    from weighbridge.packings.write.packers import BlocksOf  # late: numpy
+
+    parts = nodes.pack(node, BlocksOf(node.spec.dtype))
     codes, scales = parts["weight"], parts["scales"]
     dtype = E4M3 if BY_BLOCK[node.spec.dtype] is NVFP4 else U8
     return nodes.bitcast(codes, U8, codes.spec.row_bytes), nodes.bitcast(scales, dtype, scales.spec.shape[-1])

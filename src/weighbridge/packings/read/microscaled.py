@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from weighbridge.base.dtypes import NVFP4, DType, MicroscaledType
+from weighbridge.base.dtypes import E2M1, E2M3, NVFP4, DType, MicroscaledType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import row_ranges
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microscaled import MicroscaledLayout
-from weighbridge.tensors import kernels, nodes
+from weighbridge.tensors import kernels, nodes, np
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
-from weighbridge.tensors.reference.rounding import E2M1, E2M3
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The sixteen values of E2M1 (OCP MX 1.0, 5.3.3).
-VALUES: Final = np.concatenate([E2M1, -E2M1])
-_SIX: Final = np.concatenate([E2M3, -E2M3])
+VALUES: Final = (*E2M1, *(-value for value in E2M1))
+_SIX: Final = (*E2M3, *(-value for value in E2M3))
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,13 @@ class Microscaled:
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         scales = kernels.widened(self.scale_dtype, parts["scales"])
         if self.code_bits == 6:
-            np.take(_SIX, kernels.unpack_codes(6, parts["codes"]), out=out)
+            np.take(np.array(_SIX, np.float32), kernels.unpack_codes(6, parts["codes"]), out=out)
             groups = out.reshape(-1, self.group)
             groups *= scales[:, None]
         else:
-            kernels.table_decode(VALUES, self.group, parts["codes"], scales, out, high_first=False)
+            kernels.table_decode(
+                np.array(VALUES, np.float32), self.group, parts["codes"], scales, out, high_first=False
+            )
         if self.overall:
             factors, rows = self.factor(parts["global"]), out.reshape(hi - lo, -1)
             rows *= factors[np.arange(lo, hi) // self.each - lo // self.each, None] if self.each else factors

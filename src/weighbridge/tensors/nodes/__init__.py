@@ -10,7 +10,19 @@ builders                       nodes that compute
 
 from __future__ import annotations
 
-from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, RowRange, Slice, Stored, Strided, walk
+from weighbridge.tensors.nodes.base import (
+    Bitcast,
+    Concat,
+    Const,
+    Gather,
+    Node,
+    RowOrder,
+    RowRange,
+    Slice,
+    Stored,
+    Strided,
+    walk,
+)
 from weighbridge.tensors.nodes.builders import (
     abs_max,
     add_position,
@@ -65,7 +77,6 @@ from weighbridge.tensors.nodes.logical import (
     swap_bytes,
 )
 from weighbridge.tensors.nodes.moves import (
-    RowOrder,
     as_bytes,
     bitcast,
     concat,

@@ -17,10 +17,11 @@ import math
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, count, pairwise
+from operator import ne
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 from weighbridge.base.dtypes import DType
@@ -177,6 +178,8 @@ class Const(Node):
 
 # ------------------------------------------------------------------------------------------------ moves
 
+_EXTREMES = 1024  # places of an order whose span is kept
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Slice(UnaryNode):
@@ -277,38 +280,82 @@ class Concat(Node):
         return self.parts
 
 
+class RowOrder:
+    """An order of rows, I64 [rows]: row i is row `rows[i]`. Created and checked once for all layers and experts."""
+
+    def __init__(self, rows: Iterable[int]) -> None:
+        self.rows = rows if isinstance(rows, array) else array("q", rows)
+        self._blocks: dict[int, RowOrder | None] = {1: self}
+
+    def span(self, lo: int, hi: int) -> tuple[int, int]:
+        """The least range of the source that has the rows of places [lo, hi): [first, end). (0, 0) of no place."""
+        if hi - lo < 2 * _EXTREMES:
+            places = self.rows[lo:hi]
+            return (min(places), max(places) + 1) if places else (0, 0)
+        first, last = -(-lo // _EXTREMES), hi // _EXTREMES
+        ends = (self.span(lo, first * _EXTREMES), self.span(last * _EXTREMES, hi))
+        spans = [*self._spans[first:last], *(span for span in ends if span != (0, 0))]
+        return min(low for low, _ in spans), max(high for _, high in spans)
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        """The spans of every `_EXTREMES` places: a plan asks for many long runs of few orders."""
+        return [self.span(at, at + _EXTREMES) for at in range(0, len(self.rows), _EXTREMES)]
+
+    @cached_property
+    def inside(self) -> bool:
+        """Whether all entries are rows of a tensor with that many rows."""
+        low, high = self.span(0, len(self.rows))
+        return low >= 0 and high <= len(self.rows)
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether any row moves."""
+        return any(map(ne, self.rows, count()))
+
+    def blocks(self, height: int) -> RowOrder | None:
+        """The order of blocks of rows; None if the blocks don't stay whole."""
+        if height not in self._blocks:
+            firsts = self.rows[::height]
+            blocks = chain.from_iterable(range(first, first + height) for first in firsts)
+            whole = 0 < len(self.rows) == len(firsts) * height and not any(map(ne, self.rows, blocks))
+            whole = whole and not any(first % height for first in firsts)
+            self._blocks[height] = RowOrder(first // height for first in firsts) if whole else None
+        return self._blocks[height]
+
+
 @dataclass(frozen=True, eq=False)
 class Gather(UnaryNode):
-    """Rows of a source in a different order: row i is the source's row `order[i]`, I64 [rows]."""
+    """Rows of a source in a different order: row i is the source's row `order.rows[i]`."""
 
-    order: array[int]
+    order: RowOrder
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        width = self.spec.row_bytes
-        rows, want = out.reshape(hi - lo, width), self.order[lo:hi]
-        if self._dense(want):
-            first = min(want)
-            block = self.source.read(first, max(want) + 1)
+        width, (first, end) = self.spec.row_bytes, self.order.span(lo, hi)
+        rows, want = out.reshape(hi - lo, width), self.order.rows[lo:hi]
+        if _dense(first, end, hi - lo):
+            block = self.source.read(first, end)
             kernels.gather_rows(block, np.frombuffer(want, np.int64) - first, width, out)
             return
         for a, b in _consecutive(want):
             self.source.read(want[a], want[a] + b - a, rows[a:b].reshape(-1))
 
-    @staticmethod
-    def _dense(want: array[int]) -> bool:
-        """Whether one read of the whole span costs little more than the rows themselves."""
-        return max(want) - min(want) < 2 * len(want)
-
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        want = self.order[lo:hi]
-        if self._dense(want):
-            return [RowRange(self.source, min(want), max(want) + 1)]
+        first, end = self.order.span(lo, hi)
+        if _dense(first, end, hi - lo):
+            return [RowRange(self.source, first, end)]
+        want = self.order.rows[lo:hi]
         return [RowRange(self.source, want[a], want[a] + b - a) for a, b in _consecutive(want)]
 
     def _scratch(self, lo: int, hi: int) -> int:
-        want, runs = self.order[lo:hi], self.needs(lo, hi)
-        span = sum((r.hi - r.lo) * self.spec.row_bytes for r in runs) if self._dense(want) else 0
-        return span + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
+        first, end = self.order.span(lo, hi)
+        span = (end - first) * self.spec.row_bytes if _dense(first, end, hi - lo) else 0
+        return span + max((r.node.scratch(r.lo, r.hi) for r in self.needs(lo, hi)), default=0)
+
+
+def _dense(first: int, end: int, count: int) -> bool:
+    """Whether one read of the whole span costs little more than the rows themselves."""
+    return end - first <= 2 * count
 
 
 def _consecutive(order: array[int]) -> Iterator[tuple[int, int]]:

@@ -7,19 +7,15 @@ with different parameters, becomes a `DecodePacked` with a reason, which the pla
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from itertools import chain, count
-from operator import ne
 from typing import TYPE_CHECKING, Any, overload
 
 from weighbridge.base.dtypes import F32, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec, in_c_order
 from weighbridge.tensors import np
-from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, Slice, Stored, Strided
+from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, RowOrder, Slice, Stored, Strided
 from weighbridge.tensors.nodes.compute import Transpose
 from weighbridge.tensors.nodes.logical import T, cast, decode
 from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Spreading
@@ -194,34 +190,6 @@ def stack(parts: Sequence[T]) -> T:
     )
 
 
-class RowOrder:
-    """An order of rows, I64 [rows]: row i is row `rows[i]`. Created and checked once for all layers and experts."""
-
-    def __init__(self, rows: Iterable[int]) -> None:
-        self.rows = rows if isinstance(rows, array) else array("q", rows)
-        self._blocks: dict[int, RowOrder | None] = {1: self}
-
-    @cached_property
-    def inside(self) -> bool:
-        """Whether all entries are rows of a tensor with that many rows."""
-        return not self.rows or (min(self.rows) >= 0 and max(self.rows) < len(self.rows))
-
-    @cached_property
-    def changes(self) -> bool:
-        """Whether any row moves."""
-        return any(map(ne, self.rows, count()))
-
-    def blocks(self, height: int) -> RowOrder | None:
-        """The order of blocks of rows; None if the blocks don't stay whole."""
-        if height not in self._blocks:
-            firsts = self.rows[::height]
-            blocks = chain.from_iterable(range(first, first + height) for first in firsts)
-            whole = 0 < len(self.rows) == len(firsts) * height and not any(map(ne, self.rows, blocks))
-            whole = whole and not any(first % height for first in firsts)
-            self._blocks[height] = RowOrder(first // height for first in firsts) if whole else None
-        return self._blocks[height]
-
-
 def gather(node: T, order: RowOrder | Iterable[int]) -> T:
     """Rows in the given order. Two successive gathers become one; an identity order is dropped."""
     if not isinstance(order, RowOrder):
@@ -233,10 +201,10 @@ def gather(node: T, order: RowOrder | Iterable[int]) -> T:
     if node.spec.flat:
         raise UnsupportedError(f"{node.spec}: rows that aren't whole atoms can't be moved")
     if isinstance(node, Gather):
-        return gather(node.source, [node.order[row] for row in order.rows])
+        return gather(node.source, [node.order.rows[row] for row in order.rows])
     if isinstance(node, QuantizedTensor):
         return _gather_packed(node, order)
-    return Gather(node.spec, node, order.rows)
+    return Gather(node.spec, node, order)
 
 
 def _gather_packed(node: QuantizedTensor, order: RowOrder) -> LogicalTensor:

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base import dtypes
 from weighbridge.tensors.reference.affine import pack_codes
 from weighbridge.tensors.reference.floats import Bytes, Floats, ignore_fp_warnings, narrow, widen
 
-#: The magnitudes of E2M1 and E2M3 in the order of their codes (OCP MX 1.0, 5.3.3 and 5.3.2).
-E2M1: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-E2M3: Final = np.concatenate([np.arange(8) / 8, *((1 + np.arange(8) / 8) * 2**e for e in range(3))]).astype(np.float32)
+E2M1: Final = np.array(dtypes.E2M1, np.float32)
+E2M3: Final = np.array(dtypes.E2M3, np.float32)
 _LARGEST: Final = np.float32(448)  # of E4M3
 _NAN: Final = 0x7F
 _FAR: Final = np.float32(1024)  # beyond every integer code: values are clamped to it before rounding
