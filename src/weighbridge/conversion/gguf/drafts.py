@@ -41,7 +41,7 @@ def with_target(model: OpenModel, path: str | os.PathLike[str] | None) -> tuple[
         raise UsageError(f"--target-model doesn't apply to {cls}", hint="it applies to draft models; leave it out")
     if path is None:
         raise UsageError(
-            f"{cls} is a draft model, whose tokenizer and layers are those of another model",
+            f"{cls} is a draft model: its tokenizer and some settings are those of its target",
             hint="name the folder of the model that it drafts for: --target-model MODEL",
         )
     folder = resolve(path)
