@@ -32,10 +32,9 @@ _FACTS: Final = ("hidden_size", "num_hidden_layers", "vocab_size")
 def with_target(model: OpenModel, path: str | os.PathLike[str] | None) -> tuple[OpenModel, OpenModel]:
     """Returns a draft model with its target's settings in its config, and the target without its weights.
 
-    Raises UsageError if the model is no draft or has no target, UnsupportedError if a file beside it patches the
-    target's embedding, and FormatError, with both numbers, if the target has
-    another width or vocabulary, or if the draft's map doesn't lead to different tokens: llama.cpp writes the logit of
-    each there.
+    Raises UsageError if the model is no draft or has no target; UnsupportedError if a file next to it patches the
+    target's embedding; FormatError, with both numbers, if the target has another width or vocabulary, and if the
+    draft's map doesn't lead to different tokens: llama.cpp writes the logit of each there.
     """
     known_class = model.family.architecture(model.config)
     cls = known_class.name if known_class is not None else model.family.name
