@@ -16,7 +16,7 @@ from tests.examples import examples
 from tests.models.arch_judges import JUDGES, array, config_of, doc, nodes, random_hf
 from tests.models.reference_cases import golden
 
-from weighbridge.base.dtypes import F32, Q8_0
+from weighbridge.base.dtypes import F32, I32, I64, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.expand import Sizes
@@ -467,3 +467,17 @@ print(time.process_time() - start)
         for _ in "12"
     ]
     assert min(seconds) < 1
+
+
+def test_absolute_adds_positions_in_any_slice_and_takes_integers_alone() -> None:
+    """d2t of a draft model; F32 [n] or I64 [n, m] is none."""
+    offsets = const(np.array([0, 3, -1, 2**40], "<i8"), I64)
+    change = layout("absolute")
+    absolute = change.apply(offsets)
+    assert absolute.read_all().view("<i8").tolist() == [0, 4, 1, 2**40 + 3]
+    assert absolute.read(2, 4).view("<i8").tolist() == [1, 2**40 + 3]
+    assert change.undo(absolute) is offsets
+    assert change.undo(const(np.array([5, 5], "<i4"), I32)).read_all().view("<i8").tolist() == [5, 4]
+    for wrong in (const(np.zeros(4, "<f4"), F32), const(np.zeros((2, 2), "<i8"), I64)):
+        with pytest.raises(FormatError, match="not a vector of integers"):
+            change.apply(wrong)

@@ -16,7 +16,7 @@ from tests.oracles.folders import assert_same, tensors
 from tests.oracles.llama_loads import Judge
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 
 pytestmark = pytest.mark.oracle
 
@@ -163,3 +163,13 @@ def test_flags_of_the_same_tokens_are_left_out_with_a_note(
     save_file(tensors(draft) | flags, draft / "model.safetensors")
     made = wb.convert(draft, tmp_path / "x.gguf", target_model=target("llama"), pre=TARGETS["llama"].pre)
     assert any("t2d" in note for note in made.notes)
+
+
+def test_a_row_for_the_target_s_embedding_is_not_lost_in_silence(
+    folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(folder("dflash"), draft)
+    (draft / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(UnsupportedError, match=r"mask_embedding\.pt"):
+        wb.convert(draft, tmp_path / "x.gguf", target_model=target("qwen3"))

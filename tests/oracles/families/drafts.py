@@ -387,7 +387,8 @@ CASES = table(
     ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
-    "dflash": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "rope.rope_type": "dynamic"},
+    "dflash": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "rope.rope_type": "dynamic"}
+    | {"markov_head_type": "gated"},
     "dflash-gemma4": {"attention_bias": True, "enable_moe_block": True, "hidden_activation": "silu"}
     | {"final_logit_softcapping": 30.0, "markov_head_type": "gated", "rope.rope_type": "yarn"}
     | {"layer_types": ["full_attention", "sliding_attention"]},

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.base import Index
 from weighbridge.conversion.dtype_policy import TOKEN_MAP
 from weighbridge.models.arch.family import Family
@@ -24,6 +24,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import add_position
 
 _CONFIG: Final = "config.json"
+_MASK: Final = "mask_embedding.pt"  # of MiMo's drafts
 _CONFIDENCE: Final = "confidence_head.proj"  # in the names of DSpark's tensors
 _FACTS: Final = ("hidden_size", "num_hidden_layers", "vocab_size")
 
@@ -31,9 +32,9 @@ _FACTS: Final = ("hidden_size", "num_hidden_layers", "vocab_size")
 def with_target(model: OpenModel, path: str | os.PathLike[str] | None) -> tuple[OpenModel, OpenModel]:
     """Returns a draft model with its target's settings in its config, and the target without its weights.
 
-    Raises UsageError if the model is no draft or has no target, and FormatError, with both numbers, if the target has
-    another width or vocabulary, or if the draft's map doesn't lead to different tokens: llama.cpp writes the logit of
-    each there.
+    Raises UsageError if the model is no draft or has no target; UnsupportedError if a file next to it patches the
+    target's embedding; FormatError, with both numbers, if the target has another width or vocabulary, and if the
+    draft's map doesn't lead to different tokens: llama.cpp writes the logit of each there.
     """
     known_class = model.family.architecture(model.config)
     cls = known_class.name if known_class is not None else model.family.name
@@ -41,8 +42,13 @@ def with_target(model: OpenModel, path: str | os.PathLike[str] | None) -> tuple[
         raise UsageError(f"--target-model doesn't apply to {cls}", hint="it applies to draft models; leave it out")
     if path is None:
         raise UsageError(
-            f"{cls} is a draft model, whose tokenizer and layers are those of another model",
+            f"{cls} is a draft model: its tokenizer and some settings are those of its target",
             hint="name the folder of the model that it drafts for: --target-model MODEL",
+        )
+    if _MASK in model.place.names():
+        raise UnsupportedError(
+            f"{_MASK} replaces a row of the target's embedding, which the GGUF would need",
+            hint="llama.cpp's convert_hf_to_gguf.py writes it",
         )
     folder = resolve(path)
     if not (folder.is_dir() and (folder / _CONFIG).is_file()):
