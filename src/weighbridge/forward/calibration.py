@@ -64,8 +64,7 @@ def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOpt
     from weighbridge.forward.rounding.scheme_rounding import SchemeRounding
 
     def calibrate(request: ToCalibrate) -> Calibrated:
-        by = InputRanges if request.use == "ranges" else SchemeRounding
-        return by(request, text, write).calibrated
+        return (InputRanges if request.use == "ranges" else SchemeRounding)(request, text, write).calibrated
 
     return calibrate
 

@@ -124,8 +124,7 @@ def check_fit(model: OpenModel) -> None:
             return
     except UnsupportedError:
         return
-    named = unwrapped(model)[0].resolved
-    report = named.report
+    report = (named := unwrapped(model)[0].resolved).report
     rest = {*report.unmapped, *report.apart, *report.dropped}
     kinds = {_NUMBER.sub(".*", name) for name in model.index.by_name if name not in rest}
     if any(_NUMBER.sub(".*", name) in kinds for name in report.unmapped):

@@ -86,8 +86,7 @@ class ModelForms(Closing):
         self.name = title_of(self.path)
         self.forms, self.reasons = forms, dict[str, str]()
         self._allowed = allowed
-        self._cache = cache or SlabCache(WriteOptions().workers)
-        self._closes_cache = cache is None
+        self._cache, self._closes_cache = cache or SlabCache(WriteOptions().workers), cache is None
         self._plans: dict[str, Plan] = {}
         self._files: dict[str, Mapping[str, FormFile]] = {}
         self._lock = threading.Lock()

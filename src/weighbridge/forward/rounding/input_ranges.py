@@ -109,9 +109,8 @@ class InputRanges:
                 seen = [others[key] for p, _ in places for key in (p, _LAYER.sub("", p)) if key in others][:1]
             if not seen:
                 raise FormatError("no token reached it, nor any matrix like it", path=name, hint="another --scheme")
-            self.bytes.put(
-                node, as_bytes(node.spec.dtype, e4m3_scales(np.full(1, max(seen), np.float32), node.spec.dtype))
-            )
+            scales = e4m3_scales(np.full(1, max(seen), np.float32), node.spec.dtype)
+            self.bytes.put(node, as_bytes(node.spec.dtype, scales))
         self._is_done = True
 
     def close(self) -> None:

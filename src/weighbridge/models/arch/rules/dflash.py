@@ -103,13 +103,11 @@ def restore(config: Config) -> dict[str, Any]:
     share: dict[str, Any] = {}
     if config.get("rope_dim"):
         share["partial_rotary_factor"] = config["rope_dim"] / config["head_dim"]
-    windowed = config.get("draft_windowed")
+    windowed = config.get("draft_windowed") or [False] * layer_count(config)
     if windowed and all(windowed):
         inside["use_swa"] = True
-    kinds = [
-        _WINDOWED if one and "global_head_dim" not in config else "full_attention"
-        for one in windowed or [False] * layer_count(config)
-    ]
+    plain = "global_head_dim" not in config
+    kinds = [_WINDOWED if one and plain else "full_attention" for one in windowed]
     return {
         _OBJECT: inside, **spark, **share, "layer_types": kinds, "use_sliding_window": _WINDOWED in kinds,
         **dict.fromkeys(("rope_dim", "target_layers", "draft_windowed", "speculators_model_type")),
