@@ -282,7 +282,7 @@ def test_types_and_options_that_whisper_cpp_doesnt_have(source: Path, plain: Pat
 
 
 def json_config(path: Path) -> Path:
-    (path / "config.json").write_text('{"model_type": "llama"}')
+    (path / "config.json").write_text('{"model_type": "another"}')
     return path / "config.json"
 
 

@@ -27,6 +27,12 @@ SIZES: dict[str, Any] = {"vocab_size": 12, "hidden_size": 8, "num_hidden_layers"
 # With the special tokens that classes of tokenizers would add.
 TOKENS = ("t0", "t1", "t2", "<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<unk>")
 GROUPED = {**SIZES, "num_key_value_heads": 1}
+WHISPER = {
+    "vocab_size": 12, "d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 8,
+    "max_source_positions": 6, "max_target_positions": 6, "pad_token_id": 4, "bos_token_id": 1, "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}  # fmt: skip
 CASES = {
     "llama": ("LlamaForCausalLM", {**GROUPED, "tie_word_embeddings": False}),
     "mistral": ("MistralForCausalLM", {**GROUPED, "sliding_window": None, "tie_word_embeddings": False}),
@@ -44,6 +50,7 @@ CASES = {
             "eos_token_id": 2,
         },
     ),
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
     "bert": ("BertModel", {**SIZES, "position_embedding_type": "absolute"}),
 }
 
@@ -55,7 +62,7 @@ def saved(name: str, folder: Path, seed: int) -> None:
     torch.manual_seed(seed)
     model = model_class(model_class.config_class(**sizes))
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, 0, 0.3)
+        parameter.data = (torch.randn(parameter.shape) * 20).round() / 64  # few digits, so that the archive is small
     model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **sizes}))

@@ -203,6 +203,12 @@ def test_a_gguf_contains_its_config(function: str, root: Path) -> None:
         FUNCTIONS[function](root / "model.gguf", {"config": root / "model"}, _out(root, "refused"))
 
 
+def test_names_that_the_family_lacks_are_named(root: Path, tmp_path: Path) -> None:
+    torch.save({"w.weight": torch.ones(3, 3)}, tmp_path / "own.pt")
+    with pytest.raises(FormatError, match=r"none of the tensors has a name of the llama family: w\.weight"):
+        wb.open(tmp_path / "own.pt", config=root / "model")
+
+
 def test_a_config_without_a_table_is_accepted(root: Path) -> None:
     with wb.open(root / "bare" / "weights.pt", config={"architectures": ["FooForCausalLM"]}) as model:
         assert len(model) == 21

@@ -43,7 +43,7 @@ def test_each_family_of_the_table_is_compared(root: Path) -> None:
     assert found == role_table().families
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, "whisper"])
 def test_a_folder_has_the_tensors_that_transformers_saved(case: str, root: Path, tmp_path: Path) -> None:
     result = wb.convert(root / case / "float32", tmp_path / "out", to="hf", config=root / case / "hf")
     assert tensors(tmp_path / "out") == tensors(root / case / "hf")
@@ -59,7 +59,7 @@ def test_a_gguf_is_that_of_the_folder(case: str, root: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, "whisper"])
 def test_a_model_with_a_graph_has_the_converter_s_bytes(case: str, kind: str, root: Path, tmp_path: Path) -> None:
     graph = root / case / f"{kind}-other"  # of other weights
     assert (graph / "model.bin").read_bytes() != (root / case / kind / "model.bin").read_bytes()
@@ -81,9 +81,27 @@ def test_settings_are_listed_as_left_out(root: Path) -> None:
     assert any("decoder/num_heads" in text or "setting of CTranslate2" in text for text in losses), losses
 
 
-def test_an_int8_model_isnt_decoded(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["llama", "whisper"])
+def test_an_int8_model_isnt_decoded(case: str, root: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="codes of int8"):
-        wb.convert(root / "llama" / "int8", tmp_path / "out", to="hf", config=root / "llama" / "hf")
+        wb.convert(root / case / "int8", tmp_path / "out", to="hf", config=root / case / "hf")
+
+
+def test_a_whisper_of_another_size_names_the_variable(root: Path, tmp_path: Path) -> None:
+    config = json.loads((root / "whisper" / "hf" / "config.json").read_text())
+    for change, words in (({"decoder_layers": 3}, "layer_2.*missing"), ({"max_source_positions": 9}, "encodings")):
+        with pytest.raises(FormatError, match=words):
+            wb.convert(root / "whisper" / "float32", tmp_path / "o", to="hf", config=config | change)
+
+
+def test_a_key_of_a_whisper_has_no_bias(root: Path, tmp_path: Path) -> None:
+    with wb.open(root / "whisper" / "float32") as model:
+        arrays = {name: np.array(model[name].numpy()) for name in model}
+    arrays["encoder/layer_0/self_attention/linear_0/bias"][8:16] = 1  # the rows of the key
+    save_file(arrays, tmp_path / "edited.safetensors")
+    wb.convert(tmp_path / "edited.safetensors", f"{tmp_path}/edited/", graph=root / "whisper" / "float32")
+    with pytest.raises(FormatError, match="a key with a bias"):
+        wb.convert(tmp_path / "edited", tmp_path / "o", to="hf", config=root / "whisper" / "hf")
 
 
 def test_another_models_config_names_the_variable(root: Path, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from weighbridge.io.sink import listed
 from weighbridge.io.source import BytesSource
 from weighbridge.models.ctranslate2_roles import to_ctranslate2
 from weighbridge.models.model import OpenModel, open_weights
+from weighbridge.models.whisper import ctranslate2 as whisper
+from weighbridge.models.whisper.source import form_of, read
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings.write.ctranslate2 import Int8RowsOf
 from weighbridge.tensors.nodes import Node, pack, reshape
@@ -52,7 +54,7 @@ def to_graph(model: OpenModel, options: GraphOptions) -> PlanBuilder:
     graph = open_weights(resolve_path(options.graph))
     try:
         draft = PlanBuilder({}, sources=graph.place.files)
-        fill(draft, _named(model, graph), graph)
+        fill(draft, weights_for(graph, model), graph)
         draft.metadata = {"layouts": _layouts(draft, graph)}
         folder = graph.place.folder
         draft.extra_files += copied(side_files(folder), folder) if graph.place.path == folder else []
@@ -62,9 +64,11 @@ def to_graph(model: OpenModel, options: GraphOptions) -> PlanBuilder:
         raise
 
 
-def _named(model: OpenModel, graph: OpenModel) -> Mapping[str, Node]:
-    """The weights under the graph's names: their own, or those of the roles in a model of CTranslate2."""
+def weights_for(graph: OpenModel, model: OpenModel) -> Mapping[str, Node]:
+    """The weights of `model` under their own names, or under those that their roles have in a graph of CTranslate2."""
     if graph.format == "ctranslate2" and model.stored.keys().isdisjoint(graph.index.by_name):
+        if (form := form_of(model)) is not None:
+            return whisper.to_ctranslate2(read(model, form, tokenizer=False))
         with suppress(UnsupportedError):  # no table: `fill` says which names the graph has
             return to_ctranslate2(unwrapped(model)[0], graph.index.by_name)
     return model.stored

@@ -78,15 +78,16 @@ def from_ctranslate2(model: OpenModel) -> OpenModel | None:
         places = model.family.expansion("canonical", model.sizes, "").places
     except UnsupportedError:
         return None
-    effective = model.family.effective(model.config)
-    tied = _alias_of_embedding(model) if effective.get("tie_word_embeddings") else ""
+    head, embed = variable("head", 0, model.stored), variable("embed", 0, model.stored)
+    alias = head and embed and model.index.by_name[head.name].offset == model.index.by_name[embed.name].offset
+    tied = alias and model.family.effective(model.config).get("tie_word_embeddings")  # then a folder lacks the head
     rows = {slot.instances[0]: slot.shape[0] for slot in places.values()}
     nodes: dict[str, Node] = {}
     used: set[str] = set()
     for name, slot in places.items():
         (role, index), *_ = slot.instances
         found = variable(role, index[0] if index else 0, model.stored)
-        if found is None or found.name == tied:
+        if found is None or (tied and found == head):
             continue
         node = _rows_of_role(model.stored[found.name], found, role, index, rows)
         if node.spec.dtype is BY_NAME["I8"]:
@@ -113,13 +114,6 @@ def _rows_of_role(
         return node
     start = sum(sizes[: found.part])
     return part(node, start, start + sizes[found.part])
-
-
-def _alias_of_embedding(model: OpenModel) -> str:
-    """The output matrix that is the embedding; empty if there is none."""
-    head, embed = variable("head", 0, model.stored), variable("embed", 0, model.stored)
-    entries = model.index.by_name
-    return head.name if head and embed and entries[head.name].offset == entries[embed.name].offset else ""
 
 
 def to_ctranslate2(model: OpenModel, names: Collection[str]) -> dict[str, Node]:

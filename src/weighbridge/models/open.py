@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers.formats import DFLOAT11
 from weighbridge.io.location import open_source
@@ -44,6 +44,7 @@ ALONE: Final = _OneFile(all_parts=True)
 WHOLE: Final = _Stored(all_parts=True)
 _NEVER_NESTED: Final = frozenset({"safetensors", "gguf"})  # formats without nested training checkpoints
 _CONFIG: Final = "config.json"
+_OTHER: Final = "the config may belong to another model"
 _NUMBER: Final = re.compile(r"\.\d+(?=\.)")
 
 
@@ -116,7 +117,8 @@ def check_fit(model: OpenModel) -> None:
     """Raises MappingError, which names tensors, if the config of weights is another model's: tensors are missing, have
     other shapes, or are of layers that it doesn't count. Further tensors are accepted, and anything is if no table
     describes the config or the weights are an adapter's."""
-    from weighbridge.models.lora.forms import adapter_form  # late: few weights get a config
+    from weighbridge.models.arch.naming import some  # late, as are the next: few weights get a config
+    from weighbridge.models.lora.forms import adapter_form
     from weighbridge.models.wrapped import unwrapped
 
     try:
@@ -124,7 +126,11 @@ def check_fit(model: OpenModel) -> None:
             return
     except UnsupportedError:
         return
-    report = (named := unwrapped(model)[0].resolved).report
+    try:
+        report = (named := unwrapped(model)[0].resolved).report
+    except UnsupportedError as error:
+        names = some(list(model.index.by_name))
+        raise FormatError(f"{error.message}: {names}", path=str(model.place.path), hint=_OTHER) from None
     rest = {*report.unmapped, *report.apart, *report.dropped}
     kinds = {_NUMBER.sub(".*", name) for name in model.index.by_name if name not in rest}
     if any(_NUMBER.sub(".*", name) in kinds for name in report.unmapped):

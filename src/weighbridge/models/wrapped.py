@@ -97,6 +97,11 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
     of them begin with the same part and no name of the family does."""
     if model.format == "gguf":
         return model, []
+    if model.format == "ctranslate2":
+        from weighbridge.models.whisper.ctranslate2 import from_ctranslate2  # late, likewise
+
+        if (whisper := from_ctranslate2(model)) is not None:
+            return whisper, [_CTRANSLATE2]
     if found := _from_mlx_vlm(model) or _from_other_names(model):
         from weighbridge.tensors.nodes import as_node  # late: numpy
 
