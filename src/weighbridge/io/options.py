@@ -9,12 +9,12 @@ from weighbridge.base.options import option
 from weighbridge.base.records import dataclass
 
 _WRITING: Final = "Writing"
-# More threads gain nothing where bytes are copied or cast: the disk is the limit, and each thread holds slabs.
+# More threads gain nothing if bytes are copied or cast: the disk is the limit, and each thread holds slabs.
 _MAX_JOBS: Final = 8
 
 
 def cores() -> int:
-    """The processors that this process may use: those of its cpuset, where the system has them."""
+    """The processors that this process may use: those of its cpuset, if the system has cpusets."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -32,5 +32,5 @@ class JobsOptions:
 
     @property
     def workers(self) -> int:
-        """The threads where the disk is the limit."""
+        """The threads if the disk is the limit."""
         return self.jobs or min(cores(), _MAX_JOBS)
