@@ -163,7 +163,9 @@ def with_exact_mean() -> None:
 
 def _run(tree: str, job: Job) -> str | None:
     from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
+    from gguf import TensorNameMap
 
+    names = dict(TensorNameMap.block_mappings_cfg)  # to which Arctic's adds its own for all models
     original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
     known = _with_own_mtp(ModelBase)
     with_narrow_plamo()
@@ -181,6 +183,7 @@ def _run(tree: str, job: Job) -> str | None:
         return traceback.format_exc()
     finally:
         TextModel.get_vocab_base_pre, ModelBase.load_hparams = original, staticmethod(load)
+        TensorNameMap.block_mappings_cfg = names
         for model in _with_own_mtp(ModelBase) - known:  # an option of one job would be one of all that follow
             del model.no_mtp
     return None

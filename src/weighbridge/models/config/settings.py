@@ -117,7 +117,8 @@ def of_mlx(config: Mapping[str, Any], family: Family) -> LoaderSettings | None:
 def of_gguf(metadata: Mapping[str, Any], family: Family, names: Mapping[str, Any], vectors: Vectors) -> LoaderSettings:
     """Returns the settings of a GGUF as llama.cpp reads it. A missing key has the value of the class's config.
     `names`, `vectors`: see `gguf_to_config`."""
-    stated = _comparable({key: metadata[key] for key in metadata if key.startswith(f"{family.gguf}.")}, family)
+    own = {key for key in metadata if key.startswith(f"{family.gguf}.")} - family.metadata_names()  # no tensors
+    stated = _comparable({key: metadata[key] for key in metadata if key in own}, family)
     facts: Mapping[str, Any] = {}
     with suppress(WeighbridgeError):  # keys that no config can express are compared directly
         facts = family.effective(gguf_to_config(metadata, family, names, vectors=vectors).config)
