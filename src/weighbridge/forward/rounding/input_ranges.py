@@ -1,8 +1,8 @@
 """Folders that also store a scale for the inputs of each matrix: the largest magnitude that a text makes of them.
 
 Matrices that no token reaches, such as some experts, get the largest scale of their like: of the layer's other experts,
-else of the same matrix in other layers. Source: llm-compressor 0.14 (observer `static_minmax`); it observes a model
-whose inputs are already rounded, which makes no difference to the largest ones but for errors of rounding.
+else of the same matrix in other layers. The model that is observed isn't rounded. Source: llm-compressor 0.14 (observer
+`static_minmax`).
 """
 
 from __future__ import annotations
