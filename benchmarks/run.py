@@ -574,8 +574,8 @@ def torch_section(work: Path, gigabytes: float) -> Section:
     )
 
 
-def training_section(work: Path, kind: str, gigabytes: float) -> Section:
-    """`kind`: a maker of makings.py."""
+def training_section(work: Path, kind: str, gigabytes: float, deepspeed: str | None) -> Section:
+    """`kind`: a maker of makings.py. `deepspeed`: the python of an environment that has it."""
     folder = make(kind, work / "step", gigabytes)
     ours, theirs, copy = work / "ours.safetensors", work / "theirs.pt", work / "copy"
     name, wb = "wb: to safetensors", [sys.executable, "-m", "weighbridge", "-q", "convert"]
@@ -586,6 +586,19 @@ def training_section(work: Path, kind: str, gigabytes: float) -> Section:
     if kind == "dcp":
         script = [sys.executable, "-m", "torch.distributed.checkpoint.format_utils", "dcp_to_torch"]
         contenders["torch's dcp_to_torch"] = process([*script, folder, theirs], fresh=theirs, after=sync(theirs))
+    elif kind.startswith("zero") and deepspeed is not None:
+        whole = work / "whole"
+        command = [
+            deepspeed,
+            "-m",
+            "deepspeed.utils.zero_to_fp32",
+            work,
+            whole,
+            "--safe_serialization",
+            "-t",
+            folder.name,
+        ]
+        contenders["DeepSpeed's zero_to_fp32.py"] = process(command, fresh=whole, after=sync(whole))
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e9
     return Section(
         f"training-{kind}",
@@ -785,7 +798,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "torch": lambda work, args: torch_section(work, args.gigabytes),
     "torch-open": lambda work, args: torch_open_section(work),
     **{
-        f"training-{kind}": lambda work, args, kind=kind: training_section(work, kind, args.gigabytes)
+        f"training-{kind}": lambda work, args, kind=kind: training_section(work, kind, args.gigabytes, args.deepspeed)
         for kind in _TRAINING
     },
     "fit": lambda work, args: fit_section(work),
@@ -818,6 +831,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where to put inputs and outputs (on the disk to be measured)")
     parser.add_argument("--picklescan", metavar="PYTHON", help="the python of an environment that has picklescan")
     parser.add_argument("--sd", metavar="PYTHON", help="the python of an environment with stable-diffusion-cpp-python")
+    parser.add_argument("--deepspeed", metavar="PYTHON", help="the python of an environment that has deepspeed")
     parser.add_argument("--mergekit", metavar="COMMAND", help="mergekit-yaml of an environment that has it")
     parser.add_argument("--write", action="store_true", help="put the result into docs/benchmarks.md")
     return parser.parse_args()
