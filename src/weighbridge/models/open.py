@@ -126,8 +126,9 @@ def check_fit(model: OpenModel) -> None:
             return
     except UnsupportedError:
         return
+    whole = unwrapped(model)[0]
     try:
-        report = (named := unwrapped(model)[0].resolved).report
+        report = (named := whole.resolved).report
     except UnsupportedError as error:
         names = some(list(model.index.by_name))
         raise FormatError(f"{error.message}: {names}", path=str(model.place.path), hint=_OTHER) from None
