@@ -10,6 +10,7 @@ Sizes are those of the backend's buffers, without the alignment of each buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BY_NAME, F16, DType
@@ -299,10 +300,21 @@ def _by_feed_forward(at: ArchitectureKeys, slides: Sequence[bool]) -> list[Layer
 
 
 def _indexer(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
-    width, flags = at.number("attention.indexer.key_length"), at.flags("attention.indexer.types")
+    return _with_indexer(at, _attention(at, slides), 1)
+
+
+def _by_kv_heads_with_indexer(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
+    """The indexer pools keys, and caches three rows of their width (measured with b11549)."""
+    return _with_indexer(at, _by_kv_heads(at, slides), 3)
+
+
+def _with_indexer(at: ArchitectureKeys, layers: Iterable[LayerCache], times: int) -> list[LayerCache]:
+    width, flags = times * at.number("attention.indexer.key_length"), at.flags("attention.indexer.types")
     rows = (CacheRow(width),) if width else ()
-    layers = _attention(at, slides)
-    return [LayerCache((*layer.rows, *(rows if flags is None or flags[i] else ()))) for i, layer in enumerate(layers)]
+    return [
+        replace(layer, rows=(*layer.rows, *rows)) if layer.rows and (flags is None or flags[i]) else layer
+        for i, layer in enumerate(layers)
+    ]
 
 
 def _indexer_with_values(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
@@ -338,6 +350,7 @@ _KINDS: Final[Mapping[str, Callable[[ArchitectureKeys, Sequence[bool]], list[Lay
     "both": lambda at, slides: _with_states(at, slides, [True] * at.layers, [True] * at.layers),
     "by-feed-forward": _by_feed_forward,
     "indexer": _indexer,
+    "by-kv-heads-with-indexer": _by_kv_heads_with_indexer,
     "indexer-with-values": _indexer_with_values,
     "compressed": _compressed,
 }

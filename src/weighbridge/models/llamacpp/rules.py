@@ -133,7 +133,7 @@ def _heads(model: Candidate) -> Iterator[LoadRefusal]:
     # values in the last layer, its keys are its values.
     last = f"blk.{model.layers - 1}.attn_"
     names = [name for name in model.shapes if name.endswith(("attn_k.weight", "attn_v.weight"))]
-    shared = names and f"{last}v.weight" not in names
+    shared = names and not any(name.endswith(f"{last}v.weight") for name in names)
     key = model.get("attention.key_length")
     value = model.whole("attention.value_length") or model.head
     separate = model.architecture in table().one_head_length or shared
