@@ -247,7 +247,7 @@ MET = [
     Met("flux", renamed("flux"), {"llamacpp/architecture"}),
     Met("whisper", renamed("whisper"), {"llamacpp/architecture"}),
     Met("a name without a graph", renamed("gptj"), {"llamacpp/architecture"}),
-    Met("no table of ours", renamed("jais"), {"llamacpp/unchecked"}, None),
+    Met("no table of ours", renamed("k2-horizon"), {"llamacpp/unchecked"}, None),
     Met("a projector", tower, {"llamacpp/companion"}),
     Met("a projector without a modality", both(tower, put(clip__has_vision_encoder=("bool", False))),
         {"llamacpp/companion", "llamacpp/mmproj-modality"}),
