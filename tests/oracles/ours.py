@@ -36,7 +36,7 @@ def to_gguf(source: Path, target: Path, dtype: str | None, *, pre: str | None = 
 def unchecked() -> Iterator[None]:
     """Plans of GGUFs aren't held to what llama.cpp loads."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("weighbridge.conversion.plan.build.check_loadable", lambda files, source, **options: [])
+        patched.setattr("weighbridge.conversion.gguf.loadable.check_loadable", lambda files, source, **options: [])
         yield
 
 

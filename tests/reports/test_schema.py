@@ -263,7 +263,7 @@ def test_what_rename_and_slice_print_has_the_documented_types(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The little file under other names is none that llama.cpp loads.
-    monkeypatch.setattr("weighbridge.conversion.plan.build.check_loadable", lambda files, source, **options: [])
+    monkeypatch.setattr("weighbridge.conversion.gguf.loadable.check_loadable", lambda files, source, **options: [])
     keys = {
         "general.architecture": ("str", "llama"), "tokenizer.ggml.tokens": ("arr[str]", ["a"] * 40),
         "llama.expert_count": ("u32", 4), "llama.block_count": ("u32", 1), "llama.attention.head_count": ("u32", 1),
