@@ -40,8 +40,8 @@ WORDS = {
     "embedding_scale": ("embedding_multiplier",),
     "residual_scale": ("residual_multiplier",),
 }
-# The text part of HunYuan-VL comes back as a dense Hunyuan, whose base frequency is the stretched one. Talkie's scale of
-# the logits is a tensor in its folder and a key in its GGUF.
+# The text part of HunYuan-VL comes back as a dense Hunyuan, whose base frequency is the stretched one. Talkie's scale
+# of the logits is a tensor in its folder and a key in its GGUF.
 STRETCHED = {
     ("dspark-gemma4", "rope"), ("hunyuan-ocr", "rope"), ("hunyuan-ocr-silent", "rope"), ("talkie", "logit_scale"),
     ("talkie-silent", "logit_scale"),
