@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.llama import CONFIG, make_folder
+from tests.remote.conftest import _clean, connect
 from tests.remote.servers import Hub
 
 import weighbridge as wb
@@ -23,9 +24,9 @@ from weighbridge.conversion.edit.plan import read_metadata
 from weighbridge.models.model import SourceOptions
 from weighbridge.page.data import PageData
 
-pytest_plugins = ["tests.remote.conftest"]
 transformers: Any = pytest.importorskip("transformers")
 
+__all__ = ["_clean", "connect"]
 FORMS = ("file", "folder", "dict", "hub")
 KINDS = ("safetensors", "pt")
 Answer = Callable[[Path, dict[str, Any], Path], Any]
