@@ -365,7 +365,7 @@ def megatron(folder: Path, gigabytes: float) -> Path:
 
 
 _TORCH = (checkpoints, hollow, torch_large, torch_many, dcp, zero2, zero3, megatron)
-_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, tuned, pickles, *_TORCH)
+_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, flux, tuned, pickles, *_TORCH)
 MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in _MAKERS}
 
 if __name__ == "__main__":
