@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from tests.architecture import measure
 from tests.sampling import COSTLY_SHARE, LastChange, read_last_change, sample, take_turns, with_heirs
 
 CASES = [f"tests/models/test_x.py::test_x[{name}-judge]" for name in ("glm4", "glm4moe", "llama", "qwen3", "gpt-oss")]
@@ -75,3 +77,9 @@ def test_the_last_change_is_the_last_commit_and_the_working_tree(tmp_path: Path)
 
 def test_without_a_repository_nothing_is_touched(tmp_path: Path) -> None:
     assert read_last_change(tmp_path).names == frozenset()
+
+
+def test_no_module_of_tests_is_a_plugin() -> None:
+    """`pytest_plugins` gives a module's fixtures to every test, and a conftest can't be registered twice."""
+    declared = re.compile(r"^pytest_plugins\b", re.MULTILINE)
+    assert [path for path in measure.tests() if declared.search(path.read_text("utf-8"))] == []
