@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+from tests.golden_files import extracted
 
 # The norm before a layer, which `sharded_state_dict` names as if it were fused with the layer.
 _NORMS: Final = {"self_attention.linear_qkv": "input_layernorm", "mlp.linear_fc1": "pre_mlp_layernorm"}
@@ -54,9 +54,7 @@ CASES: Final = {
 
 def unpack(folder: Path) -> Path:
     """Extracts the folder of every run, and `<run>.npz`: the whole parameters by Megatron-LM's keys."""
-    with zipfile.ZipFile(GOLDEN) as archive:
-        archive.extractall(folder)
-    return folder
+    return extracted(GOLDEN, folder)
 
 
 def expected(file: Path) -> dict[str, np.ndarray]:

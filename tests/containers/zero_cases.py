@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from tests.golden_files import extracted
 
 GOLDEN: Final = Path(__file__).parent / "golden" / "zero.zip"
 STEPS: Final = 2
@@ -40,6 +41,4 @@ RUNS: Final = {
 
 def unpack(folder: Path) -> Path:
     """Extracts the folder of every run, and `<run>-global_step<n>.safetensors`: the weights that DeepSpeed reads."""
-    with zipfile.ZipFile(GOLDEN) as archive:
-        archive.extractall(folder)
-    return folder
+    return extracted(GOLDEN, folder)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.golden_files import extracted, tensor_bytes
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -24,15 +24,7 @@ TYPES = ("float32", "int8")
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ctranslate2")
-    with zipfile.ZipFile(GOLDEN) as archive:
-        archive.extractall(folder)
-    return folder
-
-
-def tensors(path: Path) -> dict[str, bytes]:
-    with wb.open(path) as model:
-        return {name: model[name].numpy().tobytes() for name in model}
+    return extracted(GOLDEN, tmp_path_factory.mktemp("ctranslate2"))
 
 
 def test_each_family_of_the_table_is_compared(root: Path) -> None:
@@ -46,7 +38,7 @@ def test_each_family_of_the_table_is_compared(root: Path) -> None:
 @pytest.mark.parametrize("case", [*CASES, "whisper"])
 def test_a_folder_has_the_tensors_that_transformers_saved(case: str, root: Path, tmp_path: Path) -> None:
     result = wb.convert(root / case / "float32", tmp_path / "out", to="hf", config=root / case / "hf")
-    assert tensors(tmp_path / "out") == tensors(root / case / "hf")
+    assert tensor_bytes(tmp_path / "out") == tensor_bytes(root / case / "hf")
     assert any("CTranslate2's names are replaced" in note for note in result.notes)
 
 
@@ -55,7 +47,7 @@ def test_a_gguf_is_that_of_the_folder(case: str, root: Path, tmp_path: Path) -> 
     options: dict[str, Any] = {"tokenizer": False, "name": "x"}
     wb.convert(root / case / "hf", tmp_path / "theirs.gguf", **options)
     wb.convert(root / case / "float32", tmp_path / "mine.gguf", config=root / case / "hf", **options)
-    assert tensors(tmp_path / "mine.gguf") == tensors(tmp_path / "theirs.gguf")
+    assert tensor_bytes(tmp_path / "mine.gguf") == tensor_bytes(tmp_path / "theirs.gguf")
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.golden_files import extracted, tensor_bytes
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError, WeighbridgeError
@@ -25,15 +25,7 @@ NO_TOKENIZER: Mapping[str, Any] = {"tokenizer": False}
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("frameworks")
-    with zipfile.ZipFile(GOLDEN) as archive:
-        archive.extractall(folder)
-    return folder
-
-
-def tensors(path: Path) -> dict[str, bytes]:
-    with wb.open(path) as model:
-        return {name: model[name].numpy().tobytes() for name in model}
+    return extracted(GOLDEN, tmp_path_factory.mktemp("frameworks"))
 
 
 def tied(model: str) -> set[str]:
@@ -44,7 +36,7 @@ def tied(model: str) -> set[str]:
 @pytest.mark.parametrize(("model", "form"), CASES)
 def test_a_folder_has_the_tensors_that_pytorch_saves(model: str, form: str, root: Path, tmp_path: Path) -> None:
     result = wb.convert(root / model / FILES[form], tmp_path / "out", to="hf", config=root / model)
-    mine, theirs = tensors(tmp_path / "out"), tensors(root / model)
+    mine, theirs = tensor_bytes(tmp_path / "out"), tensor_bytes(root / model)
     mine = {name.removeprefix("bert.") if model == "bert" else name: data for name, data in mine.items()}
     theirs = {name.removeprefix("bert.") if model == "bert" else name: data for name, data in theirs.items()}
     assert mine.keys() ^ theirs.keys() <= tied(model)
@@ -57,18 +49,18 @@ def test_a_folder_has_the_tensors_that_pytorch_saves(model: str, form: str, root
 def test_a_gguf_is_that_of_pytorch_s_file(model: str, form: str, root: Path, tmp_path: Path) -> None:
     wb.convert(root / model, tmp_path / "theirs.gguf", **NO_TOKENIZER)
     wb.convert(root / model / FILES[form], tmp_path / "mine.gguf", config=root / model, **NO_TOKENIZER)
-    assert tensors(tmp_path / "mine.gguf") == tensors(tmp_path / "theirs.gguf")
+    assert tensor_bytes(tmp_path / "mine.gguf") == tensor_bytes(tmp_path / "theirs.gguf")
 
 
 def test_an_mlx_folder_is_that_of_pytorch_s_file(root: Path, tmp_path: Path) -> None:
     wb.convert(root / "llama", tmp_path / "theirs", to="mlx")
     wb.convert(root / "llama" / FILES["flax"], tmp_path / "mine", to="mlx", config=root / "llama")
-    assert tensors(tmp_path / "mine") == tensors(tmp_path / "theirs")
+    assert tensor_bytes(tmp_path / "mine") == tensor_bytes(tmp_path / "theirs")
 
 
 def test_the_config_of_the_folder_is_used(root: Path, tmp_path: Path) -> None:
     wb.convert(root / "gpt2/flax", tmp_path / "out.gguf", **NO_TOKENIZER)
-    assert tensors(tmp_path / "out.gguf")
+    assert tensor_bytes(tmp_path / "out.gguf")
 
 
 def test_the_optimizer_is_left_out_and_listed(root: Path, tmp_path: Path) -> None:

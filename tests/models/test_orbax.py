@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.containers.framework_files import GOLDEN
+from tests.golden_files import extracted
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
@@ -32,10 +33,7 @@ pytest.importorskip("backports.zstd" if not hasattr(zipfile, "ZIP_ZSTANDARD") el
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("orbax")
-    with zipfile.ZipFile(GOLDEN.with_name("orbax.zip")) as archive:
-        archive.extractall(folder)
-    return folder
+    return extracted(GOLDEN.with_name("orbax.zip"), tmp_path_factory.mktemp("orbax"))
 
 
 @pytest.fixture(scope="module")

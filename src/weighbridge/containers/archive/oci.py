@@ -69,7 +69,7 @@ _INDEXES: Final = frozenset(
 )
 _REF: Final = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 _ATTESTATION: Final = "vnd.docker.reference.type"
-# Whiteouts of image layers: a hidden file, and a folder of which everything below is hidden.
+# Whiteouts of image layers: one hides a file, the other all entries of a folder.
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 

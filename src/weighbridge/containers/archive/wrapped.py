@@ -182,8 +182,8 @@ def _folders(names: Iterable[str]) -> dict[str, dict[str, bool]]:
 
 class WrappedTree:
     """The files in an archive. `what`: its kind, for notes. `version`: changes if the archive does. `around`: the notes
-    of the trees around this one. `blobs`: the files whose digests a manifest lists, each with
-    the algorithm and hex digits."""
+    of the trees around this one. `blobs`: the files whose digests a manifest lists, each with the algorithm and hex
+    digits."""
 
     def __init__(
         self, contents: WrappedContents, what: str, title: str, version: str, around: tuple[str, ...] = (),

@@ -98,7 +98,16 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     requested = weight_dtype(model, options)
     overall = overall_quantization(options, options.recipe)
     types = {name: None if name.endswith((*_UNCAST, *rules.uncast)) else requested for name in named}
-    work = _Work(model, options, named, _chosen(model, options, named, overall), types, draft)
+    kinds = {name: role.kind for name, role in model.family.rows_of("mlx", model.sizes, named).items()}
+    quantizable = [
+        name for name in named
+        if kinds[name] not in _UNQUANTIZED and not name.removesuffix(".weight").endswith(tuple(rules.unquantized))
+    ]  # fmt: skip
+    chosen = {
+        name: quantization for name in quantizable
+        if (quantization := _quantization(name, named[name], model, options, overall)) is not None
+    }  # fmt: skip
+    work = _Work(model, options, named, kinds, frozenset(quantizable), chosen, types, draft)
     modules = _add_tensors(work, *_by_text(work, calibrate))
     config = _config(model, modules, overall, options)
     if model.format == "gguf":
@@ -125,26 +134,17 @@ def index_of(tensors: Mapping[str, Node], elements: int) -> Callable[[Mapping[st
 
 
 class _Work(NamedTuple):
-    """The state of one conversion. `chosen`: requested quantizations; `types`: of floats, None for the stored one."""
+    """The state of one conversion. `kinds`: of the weights; `quantizable`: the weights that mlx-lm can quantize;
+    `chosen`: requested quantizations; `types`: of floats, None for the stored one."""
 
     model: OpenModel
     options: MlxOptions
     named: Mapping[str, LogicalTensor]
+    kinds: Mapping[str, str]
+    quantizable: frozenset[str]
     chosen: Mapping[str, MlxQuantization]
     types: Mapping[str, DType | None]
     draft: PlanBuilder
-
-
-def _chosen(
-    model: OpenModel, options: MlxOptions, named: Mapping[str, LogicalTensor], overall: MlxQuantization | None
-) -> dict[str, MlxQuantization]:
-    """The requested quantization of tensors."""
-    roles, left = model.family.rows_of("mlx", model.sizes, named), tuple(model.family.document.mlx.unquantized)
-    return {
-        name: quantization for name, node in named.items()
-        if roles[name].kind not in _UNQUANTIZED and not name.removesuffix(".weight").endswith(left)
-        and (quantization := _quantization(name, node, model, options, overall)) is not None
-    }  # fmt: skip
 
 
 def _add_tensors(
@@ -152,8 +152,7 @@ def _add_tensors(
 ) -> dict[str, MlxQuantization]:
     """Adds the stored tensors, and returns the quantization of modules. `made`: those that a text makes; `floats`: all
     as floats, if they are planned already."""
-    model, _, named, chosen, types, draft = work
-    roles, left = model.family.rows_of("mlx", model.sizes, named), tuple(model.family.document.mlx.unquantized)
+    named, chosen, types, draft = work.named, work.chosen, work.types, work.draft
     modules: dict[str, MlxQuantization] = {}
     for name, node in named.items():
         module, parts = name.removesuffix(".weight"), made.get(name)
@@ -161,10 +160,7 @@ def _add_tensors(
             modules[module] = chosen[name]
             if parts is None:
                 parts = quantize(name, floats.get(name) or plain(name, node, types[name], draft), chosen[name])
-        elif (
-            roles[name].kind not in _UNQUANTIZED and not module.endswith(left)
-            and (kept := keep_codes(name, node, draft)) is not None
-        ):  # fmt: skip
+        elif name in work.quantizable and (kept := keep_codes(name, node, draft)) is not None:
             modules[module], parts = kept
         if parts is None:
             draft.tensors[name] = floats.get(name) or plain(name, node, types[name], draft)
@@ -174,10 +170,10 @@ def _add_tensors(
 
 
 def _by_text(work: _Work, calibrate: Calibrate | None) -> tuple[dict[str, Mapping[str, Node]], Mapping[str, Node]]:
-    """The stored parts of what a text rounds and the tensors that change with it, by name; and all tensors as floats.
+    """The stored parts of the tensors that a text rounds or changes, by name; and all tensors as floats.
     Stacked experts, embeddings and the head are rounded to nearest. Raises UsageError for a text without affine codes,
     or a quantized source."""
-    model, options, named, chosen, types, draft = work
+    model, options, named, types, draft = work.model, work.options, work.named, work.types, work.draft
     if calibrate is None:
         for option in ("act_order", "damp"):
             if getattr(options, option) is not None:
@@ -185,8 +181,7 @@ def _by_text(work: _Work, calibrate: Calibrate | None) -> tuple[dict[str, Mappin
         return {}, {}
     if packed := [name for name, node in named.items() if nodes.needs_decoding(node)]:
         raise UsageError(f"--text rounds float weights, but {packed[0]} is quantized", hint="omit --text")
-    roles = model.family.rows_of("mlx", model.sizes, named)
-    rounded = {n: q for n, q in chosen.items() if roles[n].kind in _ROUNDED and q.mode in (None, "affine")}
+    rounded = {n: q for n, q in work.chosen.items() if work.kinds[n] in _ROUNDED and q.mode in (None, "affine")}
     matrices = {name: q for name, q in rounded.items() if len(named[name].spec.shape) == 2}
     if not matrices:
         raise UsageError("--text rounds affine codes, and nothing gets any", hint="--q-bits 4")

@@ -39,6 +39,15 @@ WHISPER_SUFFIX: Final = ".bin"
 WEIGHTS: Final = MappingProxyType({"hf": "safetensors", "mlx": "safetensors", "hf-torch": "torch"})
 #: The target that is a folder of its own files.
 DCP: Final = "dcp"
+# (format, option) -> the class of options that the option chooses.
+_BY_OPTION: Final[Mapping[tuple[str, str], type[TargetOptions]]] = MappingProxyType(
+    {
+        ("hf", "scheme"): SchemeOptions,
+        ("gguf", "arch"): GenericGgufOptions,
+        ("gguf", "mmproj"): MmprojOptions,
+        ("mlx", "towers"): MlxTowersOptions,
+    }
+)
 # Container -> the stem of its file names in a model folder.
 _STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writable().values() if f.hub_name})
 
@@ -95,12 +104,9 @@ def choose_target(
 
 def _format_of(options: TargetOptions, path: Path) -> str | None:
     """The format of options; None for an adapter, whose format depends on the path."""
-    if isinstance(options, SchemeOptions):
-        return "hf"
-    if isinstance(options, GenericGgufOptions | MmprojOptions):
-        return "gguf"
-    if isinstance(options, MlxTowersOptions):
-        return "mlx"
+    formats = (format for (format, _), known in _BY_OPTION.items() if type(options) is known)
+    if (format := next(formats, None)) is not None:
+        return format
     names = [name for name, known in FORMATS.items() if type(options) is known]
     return next((name for name in names if path.suffix == f".{name}"), names[0] if names else None)
 
@@ -110,14 +116,9 @@ def _options_class(model: OpenModel, kind: str, given: Collection[str]) -> type[
         return CheckpointOptions
     if converts_adapter(model, kind):
         return AdapterOptions
-    if kind == "hf" and "scheme" in given:
-        return SchemeOptions
-    if kind == "gguf" and "arch" in given:
-        return GenericGgufOptions
-    if kind == "gguf" and "mmproj" in given:
-        return MmprojOptions
-    if kind == "mlx" and "towers" in given:
-        return MlxTowersOptions
+    chosen = (known for (format, option), known in _BY_OPTION.items() if format == kind and option in given)
+    if (known := next(chosen, None)) is not None:
+        return known
     if kind not in FORMATS:
         writers.writer(kind)  # UnsupportedError if nothing writes it
     return FORMATS.get(kind, CastOptions)

@@ -1,4 +1,4 @@
-"""What can be known of a target before any work: whether it may be written, and what is in its way.
+"""Checks of a target before any work: whether it exists, and whether it may be written.
 
 A plan needs no more of the sinks, so their code is imported when it runs.
 """

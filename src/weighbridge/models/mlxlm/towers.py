@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
 
+from weighbridge.base.imports.tables import read_table
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     """One model type; towers.toml documents the fields."""
 
+    like: str = ""
     prefixes: list[tuple[str, str]] = []
     channels_last: list[str] = []
     flat: str = ""
@@ -57,7 +57,10 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def table() -> TowerTable:
     """Returns the parsed towers.toml."""
-    return convert(tomllib.loads((files(__package__) / "towers.toml").read_text("utf-8")), TowerTable)
+    stored = read_table(__file__, "towers.toml")
+    named = stored["model"]
+    rows = {name: {**(named[row["like"]] if "like" in row else {}), **row} for name, row in named.items()}
+    return convert({**stored, "model": rows}, TowerTable)
 
 
 def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
