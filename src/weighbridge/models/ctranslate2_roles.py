@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from msgspec import Struct, toml
+from msgspec import Struct, convert
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.containers.frameworks.ctranslate2 import NAME
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
@@ -42,8 +42,7 @@ class RoleTable(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def role_table() -> RoleTable:
     """The table of roles."""
-    text = resources.files(__package__ or "").joinpath("ctranslate2_roles.toml").read_text(encoding="utf-8")
-    return toml.decode(text, type=RoleTable)
+    return convert(read_table(__file__, "ctranslate2_roles.toml"), RoleTable)
 
 
 class FoundVariable(NamedTuple):

@@ -1,4 +1,4 @@
-"""Bare weights, and the config and tokenizer that lie elsewhere, as one model folder for readers of folders.
+"""Bare weights, with a config and tokenizer from another place, as one model folder for readers of folders.
 
 joined_path(path, config)        a path like that of a folder, for this process; nothing is copied
 linked_folder(place, config)     a temporary folder of links, for other programs"""
