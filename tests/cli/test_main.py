@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
+from tests.sampling import ROOT
 
 from weighbridge import __version__
 from weighbridge.base import native as base_native
@@ -194,6 +197,20 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         "weighbridge.base", "weighbridge.base.errors", "weighbridge.base.options", "weighbridge.base.records",
         "weighbridge.cli", "weighbridge.cli.main", "weighbridge.cli.options", "weighbridge.cli.render",
     }  # fmt: skip
+
+
+def test_a_process_collects_garbage_rarely_and_not_at_its_end() -> None:
+    """A start takes a seventh less time so. In a program that only calls `main`, the collector stays as it is."""
+    for name, expected in (("process.run", (100_000, True)), ("main.main", (gc.get_threshold()[0], False))):
+        module, function = name.split(".")
+        code = (
+            f"import gc, sys; from weighbridge.cli.{module} import {function}; sys.argv[1:] = ['identify', '--help']\n"
+            f"assert {function}() == 0; print((gc.get_threshold()[0], gc.get_freeze_count() > 10_000))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == str(expected)
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert set(scripts.values()) == {"weighbridge.cli.process:run"}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals and pipes of Unix")
