@@ -21,7 +21,7 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32
 from weighbridge.base.errors import UsageError
 from weighbridge.io import page_cache
-from weighbridge.io import source as source_module
+from weighbridge.io import read_ahead as ahead
 from weighbridge.io.source import FileSource
 from weighbridge.tensors import nodes, prefetch
 
@@ -53,13 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def announced(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ranges]:
     """What files are told, by the method that tells it."""
-    found: dict[str, Ranges] = {"advise": [], "advise_behind": []}
-    for name, ranges in found.items():
+    found: dict[str, Ranges] = {"advise": [], "read_ahead": []}
+    for place, (name, ranges) in zip((FileSource, prefetch), found.items(), strict=True):
 
         def note(source: FileSource, told: Iterable[tuple[int, int]], *_: Any, ranges: Ranges = ranges) -> None:
             ranges.extend(told)
 
-        monkeypatch.setattr(FileSource, name, note)
+        monkeypatch.setattr(place, name, note)
     return found
 
 
@@ -74,7 +74,7 @@ def test_a_rank_announces_its_rows_alone(folder: Path, announced: dict[str, Rang
             part[name].numpy()
         whole = {name: place(model[name].node) for name in CUT}
         eighths = [(at + 3 * size // RANKS, size // RANKS) for at, size in whole.values()]
-        assert announced == {"advise": eighths, "advise_behind": []}
+        assert announced == {"advise": eighths, "read_ahead": []}
         model[CUT[0]].numpy()  # one tensor of a whole model: read as it is touched
         assert len(announced["advise"]) == len(CUT)
 
@@ -196,7 +196,7 @@ def test_a_whole_model_is_announced_at_once(call: str, folder: Path, announced: 
         else:
             getattr(model, call)()
         nodes_of = [place(model[name].node) for name in model]
-    ((start, size),) = announced["advise_behind"]
+    ((start, size),) = announced["read_ahead"]
     assert (start, start + size) == (min(at for at, _ in nodes_of), file.stat().st_size)
     assert announced["advise"] == []
 
@@ -208,11 +208,11 @@ def test_little_is_not_announced_and_never_more_than_memory_holds(
     source = FileSource(tmp_path / "a")
     stored = [nodes.Stored(nodes.const(np.zeros(n, np.float32), F32).spec, source, 0) for n in (MIB, 9 * MIB // 4)]
     prefetch.prefetch_behind(stored[:1])
-    assert announced["advise_behind"] == []
+    assert announced["read_ahead"] == []
     for available, size in ((18 * MIB - 1, 0), (None, 0), (18 * MIB, 9 * MIB)):
         monkeypatch.setattr(prefetch, "available_memory", lambda available=available: available)
         prefetch.prefetch_behind(stored)
-        assert announced["advise_behind"] == ([(0, size)] if size else [])
+        assert announced["read_ahead"] == ([(0, size)] if size else [])
     source.close()
 
 
@@ -242,11 +242,11 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
         go.wait(60)
         seen.append((fd, os.pread(fd, 3, 0), list(ranges)))
 
-    monkeypatch.setattr(source_module, "_will_need", slow)
-    monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(ahead, "will_need", slow)
+    monkeypatch.setattr(ahead, "missing", lambda fd, size, ranges: list(ranges))
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
-    source.advise_behind([(0, 3)])
+    ahead.read_ahead(source, [(0, 3)])
     (thread,) = (t for t in threading.enumerate() if t not in before)
     source.close()
     go.set()
@@ -269,20 +269,18 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
 def test_what_is_in_memory_is_not_announced_again(
     cached: range, want: Ranges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def preadv(fd: int, buffers: list[bytearray], at: int, flags: int) -> int:
-        if at not in cached:
-            raise BlockingIOError
-        return 1
+    def ask(mincore: object, address: int, offset: int, length: int) -> bytes:
+        assert length == 1
+        return bytes([offset in cached])
 
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(source_module, "_will_need", lambda fd, ranges: advised.extend(ranges))
-    monkeypatch.setattr(source_module, "_ADVISED", 10)
-    monkeypatch.setattr(os, "preadv", preadv, raising=False)
-    monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+    monkeypatch.setattr(ahead, "will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(ahead, "_PIECE", 10)
+    monkeypatch.setattr(page_cache, "_ask", ask)
     before = threading.enumerate()
     with FileSource(tmp_path / "a") as source:
-        source.advise_behind([(5, 25)])
+        ahead.read_ahead(source, [(5, 25)])
         begun = [t for t in threading.enumerate() if t not in before]
     for thread in begun:
         thread.join(60)
@@ -290,15 +288,45 @@ def test_what_is_in_memory_is_not_announced_again(
     assert want or not begun
 
 
+def test_the_question_what_is_in_memory_reads_nothing(tmp_path: Path) -> None:
+    """One byte of a page starts the system's read-ahead around it."""
+    path, pieces = tmp_path / "a", [(at, MIB) for at in range(0, 8 * MIB, MIB)]
+    path.write_bytes(bytes(8 * MIB))
+    if not dropped(path):
+        pytest.skip("NO PAGE WAS MISSING: the file stays in memory")
+    with FileSource(path) as source:
+        assert page_cache.missing(source.fileno(), source.size, pieces) == pieces
+        assert page_cache.resident_share(source.fileno(), source.size) == 0
+        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        source.read(2 * MIB, MIB)
+        assert page_cache.missing(source.fileno(), source.size, pieces) == pieces[:2] + pieces[3:]
+        path.read_bytes()
+        assert page_cache.missing(source.fileno(), source.size, pieces) == []
+
+
+@pytest.mark.parametrize(("now", "want"), [(False, [(0, 5), (5, 5)]), (True, [])])
+def test_a_system_that_calls_everything_resident_is_not_believed(
+    now: bool, want: Ranges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux says so of a file that is another user's and can't be written by this one."""
+    (tmp_path / "a").write_bytes(bytes(10))
+    monkeypatch.setattr(page_cache, "_ask", lambda *_: b"\1")
+    monkeypatch.setattr(page_cache, "_can_read_now", lambda fd, at: now and at == 9)
+    with FileSource(tmp_path / "a") as source:
+        assert page_cache.missing(source.fileno(), 10, [(0, 5), (5, 5)]) == want
+        monkeypatch.setattr(page_cache, "_ask", lambda *_: None)  # a system without an answer
+        assert page_cache.missing(source.fileno(), 10, [(0, 5), (5, 5)]) == [(0, 5), (5, 5)]
+
+
 def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(source_module, "_ADVISED", 10)
-    monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
-    monkeypatch.setattr(source_module, "_will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(ahead, "_PIECE", 10)
+    monkeypatch.setattr(ahead, "missing", lambda fd, size, ranges: list(ranges))
+    monkeypatch.setattr(ahead, "will_need", lambda fd, ranges: advised.extend(ranges))
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
-    source.advise_behind([(0, 45), (50, 10)])
+    ahead.read_ahead(source, [(0, 45), (50, 10)])
     source.close()
     for thread in (t for t in threading.enumerate() if t not in before):
         thread.join(60)
@@ -339,8 +367,8 @@ def test_pages_of_a_view_are_mapped_before_they_are_touched(
     with FileSource(mapped_file) as source:
         view = source.map(private)
         assert resident(mapped_file) == 0
-        monkeypatch.setattr(source_module, "_is_cached", lambda *_: False)
-        source.advise_behind([(5, MIB // 2)], prefetch._page_loader(view))
+        monkeypatch.setattr(ahead, "missing", lambda fd, size, ranges: list(ranges))
+        ahead.read_ahead(source, [(5, MIB // 2)], prefetch._page_loader(view))
         for thread in (t for t in threading.enumerate() if t not in before):
             thread.join(60)
     assert resident(mapped_file) >= MIB // 2
@@ -375,7 +403,7 @@ def test_what_is_computed_is_not_mapped(kind: str, folder: Path, monkeypatch: py
     def note(source: FileSource, ranges: Ranges, readonly: bool | None = None) -> None:
         seen.append((bool(ranges), readonly))
 
-    monkeypatch.setattr(FileSource, "advise_behind", note)
+    monkeypatch.setattr(prefetch, "read_ahead", note)
     monkeypatch.setattr(prefetch, "_page_loader", lambda view: view.readonly)
     with wb.open(folder) as model:
         if kind == "bf16":

@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from typing import Final
@@ -25,20 +25,55 @@ _RESIDENT: Final = bytes(byte & 1 for byte in range(256))
 
 def resident_share(fd: int, size: int) -> float:
     """Returns the share of a file's pages that are in memory; 1.0 if the system can't determine it."""
+    pages = _resident_pages(fd, size, [(0, size)]) if size else None
+    return pages[0].count(1) / len(pages[0]) if pages else 1.0
+
+
+def missing(fd: int, size: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The (offset, length) ranges of which the first or the last page isn't in memory; all if the system can't
+    determine it. No page is read: a read that doesn't wait (RWF_NOWAIT) would start the system's read-ahead at each
+    place, and files of many small pages are mapped at half the speed."""
+    ranges = list(ranges)
+    ends = [(at, 1) for offset, length in ranges for at in (offset, offset + length - 1)]
+    pages = _resident_pages(fd, size, ends) if size and ends else None
+    if pages is None:
+        return ranges
+    out = [span for i, span in enumerate(ranges) if pages[2 * i] + pages[2 * i + 1] != b"\1\1"]
+    # Of a file that isn't this user's, the system says that everything is in memory.
+    return out if out or _can_read_now(fd, ends[-1][0]) else ranges
+
+
+def _resident_pages(fd: int, size: int, ranges: Iterable[tuple[int, int]]) -> list[bytes] | None:
+    """For each range, a byte per page: 1 if it is in memory. None if the system can't determine it."""
     import ctypes
 
     try:
         mincore = ctypes.CDLL(None, use_errno=True).mincore
     except (OSError, AttributeError, TypeError):
-        return 1.0
-    if not size:
-        return 1.0
+        return None
     with mmap.mmap(fd, size, access=mmap.ACCESS_COPY) as mapping:  # writable, so that ctypes takes its address
-        pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
         start = ctypes.c_char.from_buffer(mapping)
-        failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages)
+        found = [_ask(mincore, ctypes.addressof(start), *span) for span in ranges]
         del start  # the mapping can't be closed while its address is exported
-    return 1.0 if failed else pages.raw.translate(_RESIDENT).count(1) / len(pages)
+    known = [pages for pages in found if pages is not None]
+    return known if len(known) == len(found) else None
+
+
+def _ask(mincore: Callable[..., int], address: int, offset: int, length: int) -> bytes | None:
+    import ctypes
+
+    skip = offset % mmap.PAGESIZE
+    pages = ctypes.create_string_buffer(-(-(skip + length) // mmap.PAGESIZE))
+    failed = mincore(ctypes.c_void_p(address + offset - skip), ctypes.c_size_t(skip + length), pages)
+    return None if failed else pages.raw.translate(_RESIDENT)
+
+
+def _can_read_now(fd: int, offset: int) -> bool:
+    """Whether a byte can be read without waiting for the device; False if unknown."""
+    try:
+        return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except (OSError, AttributeError):
+        return False
 
 
 @cache

@@ -11,16 +11,13 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-
-#: Reads (offset, length) bytes ahead; returns False if it can't.
-Fetch = Callable[[int, int], bool]
 
 
 class Source(Closing, ABC):
@@ -263,17 +260,7 @@ class FileSource(Source):
         return self, offset
 
     def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
-        _will_need(self.fileno(), ranges)
-
-    def advise_behind(self, ranges: Iterable[tuple[int, int]], fetch: Fetch | None = None) -> None:
-        """As `advise`, in background threads that `close` doesn't stop, since a device answers concurrent requests
-        faster. Cached bytes are skipped. `fetch`: a faster way to read ahead, tried first."""
-        fd = self.fileno()
-        ends = [(start, start + length) for start, length in ranges]
-        whole = ((at, min(_ADVISED, end - at)) for start, end in ends for at in range(start, end, _ADVISED))
-        pieces = deque(piece for piece in whole if not _is_cached(fd, *piece))
-        for _ in range(min(_ADVISERS, len(pieces))):
-            threading.Thread(target=_fetch_then_close, args=(os.dup(fd), pieces, fetch), daemon=True).start()
+        will_need(self.fileno(), ranges)
 
     def map(self, private: bool = False) -> memoryview:
         """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` view may be
@@ -308,39 +295,11 @@ class ReopenedFile(Source):
             return file._readinto(offset, out)
 
 
-def _will_need(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
+def will_need(fd: int, ranges: Iterable[tuple[int, int]]) -> None:
     """Asks the system to read ranges of a file into the page cache, if it supports that."""
     if hasattr(os, "posix_fadvise"):
         for offset, length in ranges:
             os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
-
-
-#: Bytes per background read-ahead, and the number of threads.
-_ADVISED: Final = 4 << 20
-_ADVISERS: Final = min(os.cpu_count() or 1, 4)
-
-
-def _fetch_then_close(fd: int, pieces: deque[tuple[int, int]], fetch: Fetch | None) -> None:
-    """Fetches (offset, length) pieces, or announces them to the system. Closes the descriptor."""
-    try:
-        while pieces:
-            offset, length = pieces.popleft()
-            if fetch is None or not fetch(offset, length):
-                _will_need(fd, [(offset, length)])
-    except IndexError:  # another thread took the last one
-        pass
-    finally:
-        os.close(fd)
-
-
-def _is_cached(fd: int, offset: int, length: int) -> bool:
-    """Whether the first and the last of these bytes can be read without waiting for the device; False if unknown.
-    Fetching cached bytes would only slow down their reader."""
-    byte = [bytearray(1)]
-    try:
-        return all(os.preadv(fd, byte, at, os.RWF_NOWAIT) == 1 for at in (offset, offset + length - 1))
-    except (OSError, AttributeError):
-        return False
 
 
 # O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.

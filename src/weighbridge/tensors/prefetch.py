@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB
 from weighbridge.io.page_cache import available_memory, populate
-from weighbridge.io.source import Fetch, FileSource, Source
+from weighbridge.io.read_ahead import Fetch, read_ahead
+from weighbridge.io.source import FileSource, Source
 from weighbridge.tensors import np
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, RowRange, Stored
 
@@ -66,7 +67,7 @@ def prefetch_behind(tensors: Iterable[LogicalTensor], *, private: bool = False) 
         for parts, mapped in zip(batches, (True, False), strict=True):
             for source, ranges in by_source(parts):
                 if isinstance(source, FileSource):
-                    source.advise_behind(ranges, _page_loader(source.map(private)) if mapped else None)
+                    read_ahead(source, ranges, _page_loader(source.map(private)) if mapped else None)
 
 
 def _page_loader(view: memoryview) -> Fetch:
