@@ -272,6 +272,15 @@ def header_of(shape: str, count: int) -> Layout:
 )
 def test_a_header_costs_a_third_more_than_its_bytes_and_three_requests(shape: str, count: int, tmp_path: Path) -> None:
     """Neither megabytes of weights follow it, nor does it take a request for every few kilobytes."""
+    check_cost_of_header(shape, count, tmp_path)
+
+
+@pytest.mark.costly
+def test_a_header_of_12_mb_takes_three_requests(tmp_path: Path) -> None:
+    check_cost_of_header("gguf, merges", 260_000, tmp_path)
+
+
+def check_cost_of_header(shape: str, count: int, tmp_path: Path) -> None:
     layout = header_of(shape, count)
     path = tmp_path / ("m.safetensors" if shape == "safetensors" else "m.gguf")
     with path.open("wb") as file:

@@ -264,10 +264,9 @@ class RangeSource(Source):
         with self._cache.lock:
             if not self._in_header:
                 return
-            for lo, hi in self._missing(0, end):
-                for at in range(lo, hi, self._cache.request):
-                    if not self._start(at, min(at + self._cache.request, hi), ahead=True):
-                        return
+            for lo, hi in self._missing(0, end):  # one request, however long
+                if not self._start(lo, hi, ahead=True):
+                    return
             self._tail = max(self._tail, end)
 
     def seed(self, data: bytes) -> None:
