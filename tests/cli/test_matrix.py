@@ -45,6 +45,7 @@ USES: Mapping[str, Sequence[str]] = {
     "convert": ["FOLDER OUT.gguf", "FOLDER OUT --to hf", "FOLDER OUT --to mlx", "GGUF OUT --to hf", "ST OUT.npz",
                 "FOLDER OUT.gguf --dtype q4_0", "PT OUT.safetensors"],
     "quantize": ["FOLDER OUT.gguf Q4_0", "GGUF OUT.gguf Q4_0", "FOLDER OUT.gguf --target-bpw 6",
+                 "FOLDER OUT.gguf --recipe RECIPE",
                  "FOLDER OUT.gguf --target-bpw 6 --imatrix auto --text TEXT --context 16 --chunks 3"],
     "imatrix": ["FOLDER OUT.gguf --text TEXT --context 16 --chunks 3"],
     "plan": ["ST OUT.npz"],
@@ -97,11 +98,12 @@ VALUES: Mapping[str, str] = {
     "--parameter": "gamma=0.8",
     "--tokenizer-source": "base",
     "--field": "text", "--chunks": "1", "--chunk": "1", "--in-file": "IMATRIX", "--save": "OUT2.kld",
-    "--search": "best", "--save-types": "OUT2.types",
+    "--search": "best", "--save-recipe": "OUT2.recipe",
     "--base": "FOLDER", "--name": "Another", "--pre": "qwen2", "--align": "65536", "--rms-eps": "0.5",
     "--context-length": "17", "--scheme": "w8a8", "--q-bits": "8", "--q-group-size": "32", "--q-mode": "mxfp4",
     "--act-order": "none", "--damp": "0.5", "--smooth": "0.5",
-    "--recipe": "mixed_2_6", "--imatrix": "IMATRIX", "--include-weights": "blk|attn_q", "--exclude-weights": "blk",
+    "--recipe": "mixed_2_6|RECIPE", "--imatrix": "IMATRIX",
+    "--include-weights": "blk|attn_q", "--exclude-weights": "blk",
     "--target-size": "1MB", "--target-bpw": "5", "--output-tensor-type": "q5_1", "--token-embedding-type": "q5_1",
     "--tensor-type": "attn_v=q4_1", "--tensor-type-file": "TYPES", "--prune-layers": "0",
     "--override-kv": "x.y=int:3", "--report": "OUT2.json", "--tp": "2", "--strip-prefix": "a", "--replace": "a zz",
@@ -215,6 +217,7 @@ def words(
     """The files that the words above stand for."""
     here = tmp_path_factory.mktemp("words")
     (here / "TYPES").write_text("attn_k=q4_1")
+    (here / "RECIPE").write_text(".*=q5_0")
     (here / "TABLE").write_text((Path(__file__).parents[1] / "toys" / "toy_family.toml").read_text())
     (here / "TEXT").write_text("one two three " * 90)
     (here / "IMATRIX").write_bytes(imatrix_dat())
@@ -236,6 +239,7 @@ def words(
     models = {"FOLDER": "folder", "GGUF": "gguf", "ST": "safetensors", "PT": "torch", "ADAPTER": "adapter"}
     names = (
         "TYPES",
+        "RECIPE",
         "TABLE",
         "TEXT",
         "IMATRIX",

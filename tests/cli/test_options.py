@@ -34,7 +34,7 @@ SHOWN = {"json", "dry_run", "output", "short_quiet", *(p.name for p in common_op
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], set[str], set[str]]] = {
     "convert": (wb.plan_convert, set(), set()),
     "plan": (wb.plan_convert, set(), set()),
-    "quantize": (wb.plan_quantize, {"tensor_type_file", "save_types", "report"}, {"ftype"}),
+    "quantize": (wb.plan_quantize, {"tensor_type_file", "save_recipe", "report"}, {"ftype"}),
     "split": (wb.plan_split, set(), set()),
     "merge": (wb.plan_merge, set(), set()),
     "extract-lora": (wb.plan_extract_lora, set(), set()),
@@ -96,7 +96,7 @@ SHARED: Mapping[str, str] = {
     "output": "the place to write to", "overwrite": "replace what is there", "tensor": "the name of a tensor",
     "dry_run": "write nothing", "runtime": "the program that runs a model", "port": "a port to listen on",
     "device": "a GPU or a size of memory", "hard_link": "several names for one file", "type": "a type of wb quantize",
-    "base": "the base of an adapter or a delta",
+    "base": "the base of an adapter or a delta", "recipe": "which tensor gets which type",
     "text": "a text that a model reads", "context": "tokens that a model sees at once",
     "resume": "continue an interrupted run", "jobs": "threads", "to": "a format", "dtype": "the type of numbers",
     "algo": "the digest", "signature": "the file of a signature", "key": "a signer's key",

@@ -101,7 +101,7 @@ class ConvertKeywords(
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeKeywords(WriteKeywords, LoraOptions, QuantizeOptions, TextOptions, SbomKeyword, ProgressKeyword):
-    #: A type of llama-quantize, such as Q4_K_M; "" with `target_bpw` or `target_size`.
+    #: A type of llama-quantize, such as Q4_K_M; "" with `target_bpw`, `target_size` or `recipe`.
     ftype: str = field(default="", kw_only=False)
 
 

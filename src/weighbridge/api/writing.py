@@ -191,8 +191,9 @@ def plan_slice(src: Path, dst: Path, options: SliceKeywords) -> TransformPlan:
 def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePlan:
     """Plans to quantize the model at `src`, in any format, to the GGUF `dst`, with the bytes that llama-quantize would
     write. `ftype` is one of its types, such as Q4_K_M; leave it out with `target_bpw` or `target_size`, which choose a
-    type for each tensor, with a `text` by what the model predicts on it. `plan.refusals` lists what prevents `run`. A
-    Whisper becomes a whisper.cpp file if `src` is one, or if `dst` is named ggml-NAME.bin."""
+    type for each tensor, with a `text` by what the model predicts on it, or with a `recipe`, a file with the type of
+    each tensor, such as the `recipe` of another plan. `plan.refusals` lists what prevents `run`. A Whisper becomes
+    a whisper.cpp file if `src` is one, or if `dst` is named ggml-NAME.bin."""
     from weighbridge.conversion.quantize import plan as quantizing
 
     with _opened(src, options) as model:

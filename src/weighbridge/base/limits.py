@@ -207,3 +207,6 @@ XML_GRAPH: Final = GIB
 XML_DEPTH: Final = 64
 # Tensors of a TensorFlow Lite model, activations included: large models have some 10,000.
 FLATBUFFER_TENSORS: Final = 1_000_000
+
+# A recipe of `wb quantize`: the longest has a pair of 200 bytes for each of 80,000 tensors.
+RECIPE_BYTES: Final = 16 << 20

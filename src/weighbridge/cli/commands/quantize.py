@@ -17,7 +17,7 @@ from weighbridge.cli.render import Progress
 from weighbridge.cli.values import QuantizeWord
 from weighbridge.cli.views import quantize as view
 from weighbridge.cli.views.plan import TargetCommand, planned, write
-from weighbridge.io.sink import check_target
+from weighbridge.io.sink import check_target, write_file
 
 
 class Request(NamedTuple):
@@ -45,7 +45,8 @@ def parse_words(words: tuple[str, ...], output: str | None, sized: bool = False)
     if sized:
         if len(after) + (output is not None) != 1:
             raise UsageError(
-                "no target was given", hint="with --target-size or --target-bpw: wb quantize SRC DST, and no TYPE"
+                "no target was given",
+                hint="with --target-size, --target-bpw or --recipe: wb quantize SRC DST, and no TYPE",
             )
         return Request(source, output or after[0], "")
     named = [i for i, word in enumerate(after) if word.upper() in types or word.isdigit()]
@@ -72,9 +73,10 @@ class QuantizeCommand(QuantizeKeywords, TargetCommand):
         "A file of pairs for --tensor-type, separated by white space.", metavar="FILE", kind="existing file",
         section="Types",
     )  # fmt: skip
-    save_types: Path | None = option(
-        "Write the type of each tensor to a file for --tensor-type-file.", metavar="FILE", kind="path", section="Types"
-    )
+    save_recipe: Path | None = option(
+        "Write each tensor's type to FILE, for --recipe or llama-quantize's --tensor-type-file.", metavar="FILE",
+        kind="path", section="Types",
+    )  # fmt: skip
     report: Path | None = option(
         "Then measure the errors: print a table, and write FILE (.json, .html or .svg).", metavar="FILE", kind="path",
         section="Output",
@@ -91,6 +93,8 @@ class QuantizeCommand(QuantizeKeywords, TargetCommand):
         "wb quantize ./my-model/ my-model.gguf Q3_K_M --report errors.html",
         "wb quantize ./my-model/ my-model.gguf --target-bpw 4.5 --imatrix imatrix.gguf",
         "wb quantize ./my-model/ my-model.gguf --target-size 4.2GB --imatrix auto --text calibration.txt",
+        "wb quantize ./my-model/ my-model.gguf --target-bpw 4.5 --save-recipe my-model.recipe",
+        "wb quantize ./my-fine-tune/ my-fine-tune.gguf --recipe my-model.recipe",
         "wb quantize ./my-model/ my-model.gguf Q4_K_M --lora ./adapter/",
         "wb quantize ./my-model/ Q4_K_M --dry-run",
         "wb quantize ggml-base.en.bin ggml-base.en-q5_0.bin Q5_0",
@@ -112,7 +116,7 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     import weighbridge
     from weighbridge.conversion.quantize.plan import default_target
 
-    request = parse_words(words, options.output, not {"target_bpw", "target_size"}.isdisjoint(options.given))
+    request = parse_words(words, options.output, not {"target_bpw", "target_size", "recipe"}.isdisjoint(options.given))
     pairs = options.tensor_type_file
     listed = () if pairs is None else pairs.read_text("utf-8", "surrogateescape").split()
     changed = {"tensor_type": (*options.tensor_type, *listed), "jobs": options.jobs or request.threads}
@@ -120,17 +124,17 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     target = request.target or default_target(request.source, request.ftype, options.keep_split)
     if options.report is not None:
         view.check_report(options.report, options.overwrite)
-    if options.save_types is not None:
-        check_target(options.save_types, overwrite=options.overwrite, folder=False)
+    if options.save_recipe is not None:
+        check_target(options.save_recipe, overwrite=options.overwrite, folder=False)
     with Progress(noun="pass") as progress:  # over the text, to choose types
         keywords["progress"] = progress
         plan = planned(weighbridge.plan_quantize, request.source, target, options, keywords)
     if plan.format != "gguf":
-        for name in (name for name in ("report", "save_types") if getattr(options, name) is not None):
+        for name in (name for name in ("report", "save_recipe") if getattr(options, name) is not None):
             plan.close()
             raise UsageError(f"--{name.replace('_', '-')} doesn't apply to a whisper.cpp file")
-    if options.save_types is not None:
-        view.save_types(plan, options.save_types, options.overwrite)
+    if options.save_recipe is not None:
+        write_file(options.save_recipe, plan.recipe.encode(), overwrite=options.overwrite)
     if options.dry_run:
         return view.show_plan(plan, options)
     write(plan, options)

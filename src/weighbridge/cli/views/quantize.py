@@ -53,14 +53,6 @@ def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
     return 1 if plan.refusals else 0
 
 
-def save_types(plan: QuantizePlan, path: Path, overwrite: bool) -> None:
-    """Writes the types of a plan as pairs for --tensor-type-file, here and in llama-quantize."""
-    from weighbridge.io.sink import write_file
-
-    lines = (f"^{re.escape(row.name)}$={row.target.lower()}\n" for row in plan.rows if row.source != row.target)
-    write_file(path, "".join(lines).encode(), overwrite=overwrite)
-
-
 def check_report(path: Path, overwrite: bool) -> None:
     """Raises RefusedError or UsageError before the work if the report can't be written."""
     from weighbridge.reports.diff.quality_page import form_of

@@ -130,9 +130,8 @@ def choose_types(
         types[name] = spec.dtype
         if not quantizable(architecture, name, spec):
             continue
-        pattern = next((dtype for pattern, dtype in options.tensor_types if pattern.search(name)), None)
         mixed = ftype.type if options.pure else _mixed(name, ftype, ftype.type, seen)
-        target = pattern or mixed
+        target = options.type_of(name) or mixed
         if spec.shape[-1] % target.block:
             fallbacks[name] = (target, F16)
             target = F16

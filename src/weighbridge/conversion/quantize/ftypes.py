@@ -115,7 +115,7 @@ def nearest_ftype(dtype: str) -> int:
 @dataclass(frozen=True, slots=True)
 class TypeOptions:
     """llama-quantize's options that affect types. `tensor_types`: patterns to search for in names (`tensor_type`); the
-    first match wins."""
+    first match wins. `chosen`: types by name, before any pattern."""
 
     pure: bool = False
     leave_output: bool = False
@@ -123,6 +123,12 @@ class TypeOptions:
     embedding_type: DType | None = None
     tensor_types: tuple[tuple[re.Pattern[str], DType], ...] = ()
     allow_requantize: bool = False
+    chosen: Mapping[str, DType] = field(default_factory=dict)
+
+    def type_of(self, name: str) -> DType | None:
+        """The type of a tensor by its name; None if no pattern matches it."""
+        found = self.chosen.get(name)
+        return found or next((dtype for pattern, dtype in self.tensor_types if pattern.search(name)), None)
 
 
 def tensor_type(text: str) -> tuple[re.Pattern[str], DType]:
@@ -143,16 +149,16 @@ def tensor_type(text: str) -> tuple[re.Pattern[str], DType]:
 
 
 def unmatched_patterns(options: TypeOptions, names: Collection[str]) -> list[str]:
-    """A line for each --tensor-type that matches no tensor: llama-quantize ignores it."""
+    """A line for each pattern that matches no tensor: llama-quantize ignores it."""
     return [
-        f"--tensor-type {pattern.pattern} matches no tensor: {suggest_for_glob(pattern.pattern, names)}"
+        f"the pattern {pattern.pattern} matches no tensor: {suggest_for_glob(pattern.pattern, names)}"
         for pattern, _ in options.tensor_types
         if not any(map(pattern.search, names))
     ]
 
 
 def tensor_type_file(text: str) -> tuple[tuple[re.Pattern[str], DType], ...]:
-    """The content of a `--tensor-type-file`: patterns separated by white space."""
+    """The content of a recipe or a `--tensor-type-file`: patterns separated by white space."""
     return tuple(map(tensor_type, text.split()))
 
 
@@ -326,7 +332,7 @@ class _TypeChooser:
         option = self._type_by_option(name, role) if role in _FIXED else None
         if option is not None or self.default.kind is not Kind.BLOCK:
             return option or self.default
-        dtype = self._type_by_pattern(name) if self.options.tensor_types else None
+        dtype = self.options.type_of(name)
         if dtype is None:
             dtype = self.default if self.options.pure else self._type_by_rules(name, spec, role)
         columns = spec.shape[-1]
@@ -347,12 +353,9 @@ class _TypeChooser:
 
         For the per-layer embedding, a --tensor-type pattern has precedence.
         """
-        if role == "embedding" and (name == "token_embd.weight" or self._type_by_pattern(name) is None):
+        if role == "embedding" and (name == "token_embd.weight" or self.options.type_of(name) is None):
             return self.options.embedding_type
         return self.options.output_type if role == "output" else None
-
-    def _type_by_pattern(self, name: str) -> DType | None:
-        return next((dtype for pattern, dtype in self.options.tensor_types if pattern.search(name)), None)
 
     def _type_by_rules(self, name: str, spec: Spec, role: str) -> DType:
         """The type of the mixture: `mix`, then `lift`."""

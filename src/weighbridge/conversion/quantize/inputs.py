@@ -9,11 +9,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
+from weighbridge.base.limits import RECIPE_BYTES
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import without_leading_ones
 from weighbridge.base.words import plural, suggest_for_glob
@@ -42,16 +44,26 @@ _ARCHITECTURE: Final = "general.architecture"
 
 
 def type_options(options: QuantizeOptions) -> ftypes.TypeOptions:
-    """The parsed options that affect types. Raises UsageError for an invalid type or pattern."""
+    """The parsed options that affect types; a recipe's patterns come last. Raises UsageError for an invalid type or
+    pattern."""
     output, embedding = options.output_tensor_type, options.token_embedding_type
+    recipe = () if options.recipe is None else ftypes.tensor_type_file(read_recipe(options.recipe))
     return ftypes.TypeOptions(
         pure=options.pure,
         leave_output=options.leave_output_tensor,
         output_type=None if output is None else ftypes.target_type(output),
         embedding_type=None if embedding is None else ftypes.target_type(embedding),
-        tensor_types=tuple(map(ftypes.tensor_type, options.tensor_type)),
+        tensor_types=(*map(ftypes.tensor_type, options.tensor_type), *recipe),
         allow_requantize=options.allow_requantize,
     )
+
+
+def read_recipe(path: Path) -> str:
+    """The text of a recipe. Raises UsageError for a file that is too large for one."""
+    with FileSource(path) as source:
+        if source.size > RECIPE_BYTES:
+            raise UsageError(f"{path} has {source.size:,} bytes, too many for a recipe", hint="one pair per tensor")
+        return bytes(source.read(0, source.size)).decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -77,9 +89,20 @@ class QuantizeInputs:
     towers: tuple[PlannedFile, ...] = ()
     tower_reports: Mapping[str, CastReport] = field(default_factory=dict)
 
+    @property
+    def is_diffusion(self) -> bool:
+        return self.facts.architecture in diffusion_types.table().architectures
+
+    def is_quantizable(self, name: str, options: ftypes.TypeOptions = ftypes.TypeOptions()) -> bool:
+        """Whether the type of a tensor may change."""
+        spec, architecture = self.tensors[name].spec, self.facts.architecture
+        if self.is_diffusion:
+            return diffusion_types.quantizable(architecture, name, spec)
+        return ftypes.quantizable(name, spec, architecture, options)
+
     def choose(self, ftype: FileType | None, options: ftypes.TypeOptions) -> ftypes.TypeChoice:
         """Chooses the types for a file type (None: COPY). Raises RefusedError for another model's importance matrix."""
-        if self.facts.architecture in diffusion_types.table().architectures:
+        if self.is_diffusion:
             return diffusion_types.choose_types(specs(self.tensors), self.facts.architecture, ftype, options)
         sizes = None
         if self.imatrix is not None:

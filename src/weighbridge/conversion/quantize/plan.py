@@ -12,6 +12,7 @@ and tools/quantize/quantize.cpp of llama.cpp b11549.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from math import prod
@@ -73,7 +74,8 @@ class QuantizePlan(Plan):
     """A plan, and how its types were chosen.
 
     `entries`: the number of used entries of the importance matrix, and of all. `originals`, `weights`: the tensors
-    before quantization and the importance of their columns, for reports. `expected`: as in `TypeChoice`.
+    before quantization and the importance of their columns, for reports. `expected`: as in `TypeChoice`. `recipe`: the
+    types as text for `--recipe`, or llama-quantize's `--tensor-type-file`.
     """
 
     ftype: str = ""
@@ -83,6 +85,7 @@ class QuantizePlan(Plan):
     originals: Mapping[str, Node] = field(default_factory=dict)
     weights: Mapping[str, Any] = field(default_factory=dict)
     expected: tuple[tuple[int, float], ...] = ()
+    recipe: str = ""
 
     @property
     def bits(self) -> float:
@@ -153,17 +156,23 @@ def build(
         path = path.with_suffix("")  # a folder of shards
     refuse_unreadable(model)
     check_target(path, model.place.files, folder)
-    bits, size = options.target_bpw, options.target_size
-    if bits is None and size is None:
+    bits, size, recipe = options.target_bpw, options.target_size, options.recipe
+    if bits is None and size is None and recipe is None:
         requested = ftypes.parse_ftype(ftype)
         inputs = prepare(model, requested, options, made)
         choice = inputs.choose(requested, type_options(options))
         return finish(model, path, requested.name if requested else ftypes.COPY, inputs, choice, options, write)
-    if ftype or (bits is not None and size is not None):
-        raise UsageError("TYPE, --target-bpw and --target-size are mutually exclusive", hint="give one of them")
+    if sum((bool(ftype), bits is not None, size is not None, recipe is not None)) > 1:
+        exclusive = "TYPE, --target-bpw, --target-size and --recipe are mutually exclusive"
+        raise UsageError(exclusive, hint="give one of them")
     if options.pure:
-        raise UsageError("--pure doesn't apply to a file of a given size", hint="its types are chosen for each tensor")
+        raise UsageError(
+            "--pure applies to TYPE", hint="--target-bpw, --target-size and --recipe set each tensor's type"
+        )
     inputs = prepare(model, None, options, made)
+    if recipe is not None:
+        inputs, choice = size_target.types_of_recipe(inputs, type_options(options))
+        return finish(model, path, "", inputs, choice, options, write)
     header = gguf.header_size(specs(inputs.tensors), inputs.keys)
     align = inputs.keys[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in inputs.keys else gguf.DEFAULT_ALIGNMENT
     overhead = header + align * len(inputs.tensors)
@@ -234,6 +243,11 @@ def finish(
         weights=weights,
         expected=choice.expected,
         keys=inputs.keys_set,
+        recipe="".join(
+            f"^{re.escape(name)}$={choice.types[name].name.lower()}\n"
+            for name in tensors
+            if inputs.is_quantizable(name)
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import UsageError
+from weighbridge.base.words import plural
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
@@ -61,20 +62,13 @@ def types_for_size(
     Returns the inputs with the file type of most weights, and the choice. Raises RefusedError if no choice of types is
     small enough.
     """
-    fixed: dict[str, DType] = {}  # not quantizable, or set by an option
-    roles = {"embedding": options.embedding_type, "output": options.output_type}
-    for name, node in inputs.tensors.items():
-        option = roles.get(ftypes.role(name)) or next((t for p, t in options.tensor_types if p.search(name)), None)
-        if not ftypes.quantizable(name, node.spec, inputs.facts.architecture, options):
-            fixed[name] = node.spec.dtype
-        elif option is not None:
-            fixed[name] = option
-    free = [name for name in inputs.tensors if name not in fixed]
+    free = unset(inputs, options)
     if not free:
         raise UsageError("no tensor's type can be chosen: all are fixed by options or not quantizable")
     elements = sum(node.spec.elements for node in inputs.tensors.values())
     room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
-    room -= sum(inputs.tensors[name].spec.with_dtype(dtype).nbytes for name, dtype in fixed.items())
+    others = exact_choice(inputs, options).types
+    room -= sum(node.spec.with_dtype(others[n]).nbytes for n, node in inputs.tensors.items() if n not in free)
     probed = offers = {name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}
     if effects is not None:
         gains = effects(inputs, offers)
@@ -82,14 +76,42 @@ def types_for_size(
     allocation = allocate(offers, room)
     expected = () if effects is None else tuple(_expected(allocation, offers, room))
     notes = [*inputs.notes, *_notes(allocation, offers, room, expected)]
-    types = {name: fixed.get(name) or allocation.types[name] for name in inputs.tensors}
+    choice = exact_choice(inputs, replace(options, chosen=allocation.types))
+    errors = {n: o.error for n, rows in probed.items() for o in rows if o.dtype is choice.types[n]}
+    named = with_file_type(replace(inputs, notes=tuple(notes)), choice.types)
+    return named, replace(choice, errors=errors, expected=expected)
+
+
+def types_of_recipe(inputs: QuantizeInputs, options: ftypes.TypeOptions) -> tuple[QuantizeInputs, ftypes.TypeChoice]:
+    """The types of a recipe, whose patterns are among the options. Raises UsageError for a tensor without a type."""
+    if missing := unset(inputs, options):
+        raise UsageError(f"the recipe has no type for {plural(len(missing), 'tensor')}, first {missing[0]}",
+                         hint="add a last line for all others, such as .*=q8_0")  # fmt: skip
+    choice = exact_choice(inputs, options)
+    return with_file_type(inputs, choice.types), choice
+
+
+def unset(inputs: QuantizeInputs, options: ftypes.TypeOptions) -> list[str]:
+    """The quantizable tensors whose type no option sets."""
+    roles = {"embedding": options.embedding_type, "output": options.output_type}
+    return [
+        name for name in inputs.tensors
+        if inputs.is_quantizable(name, options) and not (roles.get(ftypes.role(name)) or options.type_of(name))
+    ]  # fmt: skip
+
+
+def exact_choice(inputs: QuantizeInputs, options: ftypes.TypeOptions) -> ftypes.TypeChoice:
+    """The choice for types that the options set, with llama-quantize's fallbacks and refusals."""
+    return inputs.choose(ftypes.parse_ftype("Q8_0"), options)  # the base type of what no option sets
+
+
+def with_file_type(inputs: QuantizeInputs, types: Mapping[str, DType]) -> QuantizeInputs:
+    """The inputs with the file type of most weights."""
     counts = Counter[str]()
     for name, node in inputs.tensors.items():
         counts[types[name].name] += node.spec.elements
     ftype = ftypes.nearest_ftype(counts.most_common(1)[0][0])
-    keys = {**inputs.keys, gguf_keys.FILE_TYPE: KV("u32", ftype)}
-    errors = {n: o.error for n, rows in probed.items() for o in rows if o.dtype is types[n]}
-    return replace(inputs, keys=keys, notes=tuple(notes)), ftypes.TypeChoice(types, errors=errors, expected=expected)
+    return replace(inputs, keys={**inputs.keys, gguf_keys.FILE_TYPE: KV("u32", ftype)})
 
 
 def _expected(allocation: Allocation, offers: Mapping[str, Sequence[Offer]], room: int) -> Iterator[tuple[int, float]]:
