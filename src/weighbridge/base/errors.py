@@ -71,6 +71,10 @@ class UnsupportedError(WeighbridgeError):
     """The input may be valid, but this version can't handle it; the message names something that works."""
 
 
+class UncomputedError(UnsupportedError):
+    """No graph is known for a model that would have to be run."""
+
+
 class PluginError(UnsupportedError):
     """A plug-in raised an unexpected exception, or returned something invalid: a bug of its package."""
 

@@ -10,21 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.spec import Shape
 from weighbridge.conversion.quantize.imatrix import ImatrixSums
 from weighbridge.forward.ops import Floats
 from weighbridge.models.arch.expand import Instance
+from weighbridge.models.arch.family import Family
 from weighbridge.models.model import OpenModel
 
 _OUTPUT: Final = "output.weight"
 _BLOCK: Final = "blk."
+_EXPERTS: Final = ".experts."
+#: In the name of the joint matrix of latent keys and values, which no GGUF of these families has.
+JOINT: Final = ".kv_b."
 
 
 class MatrixPlace(NamedTuple):
-    """A matrix in a file: the tensor's name, which matrix of its stack it is, and how many the stack has."""
+    """A matrix in a file: the tensor's name, which matrix of its stack it is, how many the stack has, and whether its
+    rows are the canonical columns."""
 
     name: str
     number: int
     stacked: int
+    is_transposed: bool = False
 
 
 Matrices = dict[tuple[str, int | None], MatrixPlace]
@@ -40,11 +47,23 @@ def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
     fused there share one."""
     family, sizes = model.family, model.resolved.sizes
     stored = {
-        instance: MatrixPlace(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles))
+        instance: MatrixPlace(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles),
+                              _is_transposed(family, dialect, slot.roles))
         for slot in family.expansion(dialect, sizes, prefix).places.values()
         for n, instance in enumerate(slot.instances)
-    }
-    return {place: stored[i] for place, i in canonical_instances(model).items() if i in stored}
+    }  # fmt: skip
+    found = {place: stored[i] for place, i in canonical_instances(model).items() if i in stored}
+    # keys and values of latent attention, whose joint matrix a folder has
+    joint = {
+        (name.replace(".k_b.", JOINT), None): place for (name, head), place in found.items()
+        if ".attention.k_b." in name and place == found.get((name.replace(".k_b.", ".v_b."), head))
+    }  # fmt: skip
+    return found | joint
+
+
+def _is_transposed(family: Family, dialect: str, roles: Sequence[str]) -> bool:
+    calls = [family.rows[role].layouts.get(dialect) for role in roles]
+    return any(call is not None and call.row.transposes % 2 == 1 for call in calls)
 
 
 def canonical_instances(model: OpenModel) -> dict[tuple[str, int | None], Instance]:
@@ -57,17 +76,18 @@ def canonical_instances(model: OpenModel) -> dict[tuple[str, int | None], Instan
 
 
 class ColumnSums:
-    """An observer that sums squares. `output`: also of the output matrix."""
+    """An observer that sums squares. `output`: also of the output matrix. The matrices of heads share one count."""
 
     def __init__(self, model: OpenModel, *, output: bool = False) -> None:
         self._matrices = gguf_matrices(model)
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._counts: dict[str, NDArray[np.int64]] = {}
         self._output = output
+        self._heads = set[str]()
 
     def __call__(self, names: Sequence[str], x: Floats, expert: int | None = None) -> None:
         """See `layers.Observer`. Raises UnsupportedError for a matrix that a GGUF doesn't have."""
-        targets = {self._matrix(name, expert) for name in names}
+        targets = {self._matrix(name, expert) for name in names if JOINT not in name or (name, None) in self._matrices}
         squares = np.einsum("ij,ij->j", x, x).astype(np.float64)
         for target in targets:
             if not target.name.startswith(_BLOCK) and not (self._output and target.name == _OUTPUT):
@@ -76,6 +96,8 @@ class ColumnSums:
             counts = self._counts.setdefault(target.name, np.zeros(target.stacked, np.int64))
             sums[target.number] += squares
             counts[target.number] += len(x)
+        if expert is not None and _EXPERTS not in names[0]:
+            self._heads |= {target.name for target in targets}
 
     def _matrix(self, name: str, expert: int | None) -> MatrixPlace:
         found = self._matrices.get((name, expert))
@@ -85,7 +107,20 @@ class ColumnSums:
 
     def entries(self) -> Mapping[str, ImatrixSums]:
         """The sums by tensor, in F32."""
-        return {name: ImatrixSums(s.astype(np.float32), self._counts[name]) for name, s in self._sums.items()}
+        return {name: self._entry(name, sums.astype(np.float32)) for name, sums in self._sums.items()}
+
+    def _entry(self, name: str, sums: Floats) -> ImatrixSums:
+        counts = self._counts[name]
+        return ImatrixSums(sums.reshape(1, -1), counts[:1]) if name in self._heads else ImatrixSums(sums, counts)
+
+    def missing(self, shapes: Mapping[str, Shape]) -> list[str]:
+        """The layers' matrices without an entry. `shapes`: of the model's tensors by canonical name."""
+        matrices = {
+            name for name, shape in shapes.items()
+            if len(shape) > 1 and name.endswith(".weight") and ".norm." not in name
+        }  # fmt: skip
+        stored = {place.name for (name, _), place in self._matrices.items() if name in matrices}
+        return sorted(name for name in stored - self._sums.keys() if name.startswith(_BLOCK))
 
     def unseen(self) -> Counter[str]:
         """The number of experts without a token, by tensor."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Self
-
-from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.forward.graph import Graph, graph_of
-from weighbridge.models.model import OpenModel, SourceOptions
-from weighbridge.models.open import open_model
+from weighbridge.models.model import OpenModel
 from weighbridge.providers.base import ProviderOptions
 from weighbridge.providers.files import FileProvider
 
@@ -21,16 +16,6 @@ class ComputedModel(Closing):
     def __init__(self, model: OpenModel) -> None:
         self.provider = FileProvider(model, options=ProviderOptions(cache=0))
         self.graph = _graph(self.provider)
-
-    @classmethod
-    def opened(cls, src: str | Path, options: SourceOptions) -> Self:
-        """Opens a model and closes it with this one."""
-        model = open_model(resolve_path(str(src)), options)
-        try:
-            return cls(model)
-        except BaseException:
-            model.close()
-            raise
 
     @property
     def model(self) -> OpenModel:

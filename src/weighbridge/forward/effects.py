@@ -66,7 +66,9 @@ class RoundedTensors:
         if (dtype := self.types.get(matrix.name)) is None:
             return values
         weights = self._inputs.weights(matrix.name)
-        return rounded(values, dtype, None if weights is None else weights[matrix.number])
+        if weights is not None:
+            weights = weights[matrix.number]
+        return rounded(values.T, dtype, weights).T if matrix.is_transposed else rounded(values, dtype, weights)
 
 
 class Measurement:

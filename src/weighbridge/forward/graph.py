@@ -14,12 +14,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import UncomputedError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
+from weighbridge.forward import ops
 from weighbridge.providers.config import ModelConfig
 
+_SIGMOID: Final = 2  # of expert_gating_func, gguf's ExpertGatingFuncType
 _LAYER: Final = re.compile(r"layers\.(\d+)\.(.+)")
 
 
@@ -39,7 +41,7 @@ class FamilyGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     matrix, by part or grouped by heads of k and v. `window`: the config's key of a window that a GGUF lacks.
     `norm`: if the settings state the other kind. `norm_offset`: added to the weights of norms. `plain_norms`: norms
     without weights. `alibi`: the largest linear bias. `embedding`: the factor of embeddings. `logits`: how the logit
-    scale is applied. `gated`: gpt-oss' unit.
+    scale is applied. `gated`: gpt-oss' unit. `sharpened`: yarn's `mscale_all_dim` scales attention.
     """
 
     activation: str = ""
@@ -57,6 +59,7 @@ class FamilyGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logits: Literal["multiply", "divide"] = "multiply"
     alibi: float = 0.0
     gated: Literal["", "clamped"] = ""
+    sharpened: bool = False
     routing: Routing = Routing()
 
 
@@ -121,7 +124,25 @@ class Graph:
     def attention_scale(self, head_dim: int) -> float:
         if self.config.attention_scale:
             return self.config.attention_scale
-        return 1 / math.sqrt(float(self.facts.get("query_pre_attn_scalar") or head_dim))
+        scale = 1 / math.sqrt(float(self.facts.get("query_pre_attn_scalar") or head_dim))
+        rope = self.config.rope
+        if not self.row.sharpened or rope is None or rope.type == "default":
+            return scale
+        return scale * ops.yarn_magnitude(rope.parameters["factor"], rope.parameters.get("mscale_all_dim") or 0.0) ** 2
+
+    @property
+    def is_sigmoid(self) -> bool:
+        """How a router's logits become scores: by a sigmoid, or by a softmax."""
+        return self.config.keys.get("expert_gating_func") == _SIGMOID
+
+    @property
+    def expert_groups(self) -> tuple[int, int, int]:
+        """Groups of experts, how many of them a token uses, and by how many of its best experts a group counts."""
+        keys = self.config.keys
+        if self.facts.get("topk_method") == "greedy":
+            return 1, 1, 1
+        groups = int(keys.get("expert_group_count") or 1), int(keys.get("expert_group_used_count") or 1)
+        return *groups, 2 if self.is_sigmoid else 1
 
     def heads(self, layer: int) -> tuple[int, int]:
         """Heads of queries, and of keys and values."""
@@ -152,11 +173,11 @@ class Graph:
 
 
 def graph_of(family: str, config: ModelConfig, shapes: Mapping[str, Shape], facts: Mapping[str, Any]) -> Graph:
-    """The graph of a model. Raises UnsupportedError for one that isn't computed, with the reason."""
+    """The graph of a model. Raises UncomputedError for one that isn't computed, with the reason."""
     known = table()
     row = known.graph.get(family)
     if row is None:
-        raise UnsupportedError(
+        raise UncomputedError(
             f"the graph of {family} models isn't computed", hint="wb help supported lists those that are"
         )
     graph = Graph(config, row, shapes, facts)
@@ -164,7 +185,7 @@ def graph_of(family: str, config: ModelConfig, shapes: Mapping[str, Shape], fact
     tensors = sorted({rest for name in shapes if (rest := _unknown(name, known, graph.layers))})
     for what, found in (("settings", settings), ("tensors", tensors)):
         if found:
-            raise UnsupportedError(
+            raise UncomputedError(
                 f"a {family} model with the {what} {', '.join(found[:5])} isn't computed",
             )
     return graph

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import FormatError, UncomputedError, UsageError
 from weighbridge.base.options import accepting
 from weighbridge.base.records import dataclass
 from weighbridge.conversion.quantize import imatrix as matrices
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.forward.column_sums import ColumnSums
 from weighbridge.forward.computed import ComputedModel
+from weighbridge.forward.layers import Observer
 from weighbridge.forward.options import ImatrixOptions
-from weighbridge.forward.run import ForwardPass
+from weighbridge.forward.run import ForwardPass, Ids, Progress
 from weighbridge.forward.texts import TextChunks, chunks_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import check_target, write_file
+from weighbridge.models.model import OpenModel
+from weighbridge.models.open import open_model
+from weighbridge.providers.files import FileProvider
 
 SCHEMA: Final = "weighbridge/calibration/1"
 _SUFFIXES: Final[dict[str, Literal["gguf", "legacy"]]] = {".gguf": "gguf", ".dat": "legacy"}
@@ -45,10 +49,12 @@ class CalibrationPlan:
 @dataclass(frozen=True, kw_only=True)
 class CalibrationReport(CalibrationPlan):
     """The plan, and its result. `entries`: tensors in the file. `unseen`: the number of experts without a token, by
-    tensor; llama-quantize weighs the columns of such an expert equally."""
+    tensor; llama-quantize weighs the columns of such an expert equally. `missing`: matrices of the layers that the run
+    didn't multiply with, such as those of layers that predict further tokens."""
 
     entries: int
     unseen: dict[str, int]
+    missing: list[str]
     total_chunks: int
 
 
@@ -71,6 +77,59 @@ def imatrix(src: str | Path, dst: str | Path, options: ImatrixOptions) -> Calibr
         return run.write()
 
 
+class Engine(Protocol):
+    """What runs a model. `layers`: those that compute the next token. `provider`: its tensors."""
+
+    provider: FileProvider
+
+    @property
+    def model(self) -> OpenModel: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    def run(self, ids: Ids, observer: Observer, progress: Progress | None) -> None:
+        """Runs texts [texts, tokens]."""
+
+    def close(self) -> None: ...
+
+
+class _Forward(ComputedModel):
+    """The engine of the families whose graph is computed. `output`: run the output matrix, too."""
+
+    output = False
+
+    @property
+    def layers(self) -> int:
+        return self.graph.layers
+
+    def run(self, ids: Ids, observer: Observer, progress: Progress | None) -> None:
+        """See `Engine`."""
+        forward = ForwardPass(self.provider, self.graph, observer)
+        with forward.hidden(ids, progress) as states:
+            if self.output:
+                for _ in forward.logits(states):
+                    pass
+
+
+def _engine(src: str, options: ImatrixOptions) -> Engine:
+    model = open_model(resolve_path(src), options)
+    try:
+        if options.engine == "transformers":
+            from weighbridge.forward.transformers_engine import TransformersEngine
+
+            return TransformersEngine(model)
+        try:
+            forward = _Forward(model)
+        except UncomputedError as error:
+            raise UncomputedError(str(error), hint=f"--engine transformers runs it with torch; {error.hint}") from None
+        forward.output = options.process_output
+        return forward
+    except BaseException:
+        model.close()
+        raise
+
+
 class _Run:
     """One model, one text, one target, all open."""
 
@@ -79,19 +138,19 @@ class _Run:
         self.options, self.dst, self.form = options, dst, _form(dst)
         self.earlier = [_read(path) for path in options.in_file]
         self.begun = _read(str(dst)) if options.resume and dst.exists() else None
-        self.computed = ComputedModel.opened(src, options)
+        self.engine = _engine(src, options)
         try:
-            self.texts = chunks_of(self.computed.model, options)
+            self.texts = chunks_of(self.engine.model, options)
             self.first, self.last = self._range(self.texts)
         except BaseException:
-            self.computed.close()
+            self.engine.close()
             raise
 
     def __enter__(self) -> _Run:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.computed.close()
+        self.engine.close()
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -103,9 +162,9 @@ class _Run:
         return CalibrationPlan(**self._facts())
 
     def _facts(self) -> dict[str, Any]:
-        model = self.computed.model
+        model = self.engine.model
         return dict(
-            source=model.place.title, target=str(self.dst), family=model.family.name, layers=self.computed.graph.layers,
+            source=model.place.title, target=str(self.dst), family=model.family.name, layers=self.engine.layers,
             first=self.first, chunks=self.last - self.first, tokens=self.options.context, dropped=self.texts.dropped,
             begins=self.texts.first is not None,
         )  # fmt: skip
@@ -129,13 +188,10 @@ class _Run:
         return first, last
 
     def write(self) -> CalibrationReport:
-        sums = ColumnSums(self.computed.model, output=self.options.process_output)
+        sums = ColumnSums(self.engine.model, output=self.options.process_output)
         step = None if self.options.progress is None else self._step
-        forward = ForwardPass(self.computed.provider, self.computed.graph, sums)
-        with forward.hidden(self.texts.ids[self.first : self.last], step) as states:
-            if self.options.process_output:
-                for _ in forward.logits(states):
-                    pass
+        self.engine.run(self.texts.ids[self.first : self.last], sums, step)
+        shapes = {name: self.engine.provider.shape(name) for name in self.engine.provider}
         titles = () if self.begun is not None else self.titles
         made = ImportanceMatrix(sums.entries(), titles, self.last - self.first, self.options.context)
         for name, entry in made.entries.items():
@@ -145,11 +201,11 @@ class _Run:
         whole = matrices.merge(parts) if len(parts) > 1 else made
         write_file(self.dst, matrices.encode(whole, self.form), overwrite=self.options.overwrite or self.options.resume)
         return CalibrationReport(**self._facts(), entries=len(whole.entries), unseen=dict(sums.unseen()),
-                             total_chunks=whole.chunks)  # fmt: skip
+                             missing=sums.missing(shapes), total_chunks=whole.chunks)  # fmt: skip
 
     def _step(self, done: int, total: int) -> None:
         assert self.options.progress is not None
-        self.options.progress(done, total, f"layer {done}")
+        self.options.progress(done, total, "running")
 
 
 def _form(dst: Path) -> Literal["gguf", "legacy"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from weighbridge.forward import ops
 from weighbridge.forward.graph import Graph
 from weighbridge.forward.ops import Floats
 from weighbridge.providers.base import Provider
-
-_SIGMOID: Final = 2  # of expert_gating_func, gguf's ExpertGatingFuncType
 
 
 class ObservedError(Exception):
@@ -66,10 +64,11 @@ class Weights:
 
         return apply
 
-    def norm(self, name: str) -> Callable[[Floats], Floats] | None:
-        """A norm; None if the model lacks it."""
+    def norm(self, name: str, eps: float = 0.0) -> Callable[[Floats], Floats] | None:
+        """A norm; None if the model lacks it. `eps`: in place of the model's."""
         graph, config = self.graph, self.graph.config
-        weight, bias, eps = self.optional(f"{name}.weight"), self.optional(f"{name}.bias"), config.norm_eps or 1e-5
+        eps = eps or config.norm_eps or 1e-5
+        weight, bias = self.optional(f"{name}.weight"), self.optional(f"{name}.bias")
         if weight is None and not graph.row.plain_norms:
             return None
         scale = np.ones(1, np.float32) if weight is None else weight + np.float32(graph.row.norm_offset)
@@ -81,6 +80,18 @@ class Weights:
 Block = Callable[[Floats], Floats]
 
 
+def attention_rules(weights: Weights, layer: int) -> ops.AttentionRules:
+    """How a layer's queries see keys."""
+    graph, config = weights.graph, weights.graph.config
+    alibi = config.keys.get("attention.max_alibi_bias") or graph.row.alibi
+    return ops.AttentionRules(
+        graph.attention_scale(int(config.head_dim or 0)), bool(config.keys.get("attention.causal", True)),
+        graph.window if graph.is_sliding(layer) else None, config.attention_softcap,
+        weights.optional(f"layers.{layer}.attention.sinks"),
+        ops.alibi_slopes(graph.heads(layer)[0], alibi) if alibi else None,
+    )  # fmt: skip
+
+
 def attention(weights: Weights, layer: int, rotation: ops.Rotation | None) -> Block:
     """A function of the normed input [tokens, dim] of one text."""
     graph, name = weights.graph, f"layers.{layer}.attention"
@@ -89,14 +100,8 @@ def attention(weights: Weights, layer: int, rotation: ops.Rotation | None) -> Bl
     project = weights.linears(f"{name}.qkv") if fused else weights.linears(f"{name}.q", f"{name}.k", f"{name}.v")
     output = weights.linears(f"{name}.o")
     norms = [_head_norm(weights, f"{name}.{part}.norm", size) for part in "qk"]
-    alibi = config.keys.get("attention.max_alibi_bias") or graph.row.alibi
     clamp, heads = config.keys.get("attention.clamp_kqv"), graph.heads(layer)
-    rules = ops.AttentionRules(
-        graph.attention_scale(size), bool(config.keys.get("attention.causal", True)),
-        graph.window if graph.is_sliding(layer) else None, config.attention_softcap,
-        weights.optional(f"{name}.sinks"), ops.alibi_slopes(heads[0], alibi) if alibi else None,
-    )  # fmt: skip
-    late = graph.row.norm_after_rope
+    rules, late = attention_rules(weights, layer), graph.row.norm_after_rope
 
     def turn(x: Floats) -> Floats:
         return x if rotation is None else ops.rotate(x, rotation, graph.row.rope == "neighbours")
@@ -215,9 +220,9 @@ def route(graph: Graph, logits: Floats, bias: Floats | None) -> tuple[np.ndarray
     keys, rules, used = graph.config.keys, graph.row.routing, int(graph.config.experts_used or 1)
     if bias is not None and rules.bias == "logits":
         logits, bias = logits + bias, None
-    scores = ops.sigmoid(logits) if keys.get("expert_gating_func") == _SIGMOID else ops.softmax(logits)
+    scores = ops.sigmoid(logits) if graph.is_sigmoid else ops.softmax(logits)
     choice = scores if bias is None else scores + bias
-    choice = _limited(choice, int(keys.get("expert_group_count") or 1), int(keys.get("expert_group_used_count") or 1))
+    choice = _limited(choice, *graph.expert_groups)
     chosen = np.argsort(-choice, axis=-1, kind="stable")[:, :used]
     share = np.take_along_axis(scores, chosen, -1)
     if keys.get("expert_weights_norm", rules.normed):
@@ -225,12 +230,12 @@ def route(graph: Graph, logits: Floats, bias: Floats | None) -> tuple[np.ndarray
     return chosen, share * np.float32(keys.get("expert_weights_scale") or 1)
 
 
-def _limited(choice: Floats, groups: int, used: int) -> Floats:
-    """The scores, with -inf for experts outside of the best groups; a group counts by its two best experts."""
+def _limited(choice: Floats, groups: int, used: int, best_of: int) -> Floats:
+    """The scores, with -inf for experts outside of the best groups; a group counts by its best `best_of` experts."""
     if groups <= 1 or used >= groups:
         return choice
     parted = choice.reshape(len(choice), groups, -1)
-    best = np.sort(parted, -1)[..., -2:].sum(-1)
+    best = np.sort(parted, -1)[..., -best_of:].sum(-1)
     kept = np.argsort(-best, axis=-1, kind="stable")[:, :used]
     hidden = np.ones((len(choice), groups), bool)
     np.put_along_axis(hidden, kept, False, -1)

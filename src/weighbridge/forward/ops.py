@@ -147,13 +147,17 @@ def _yarn(plain: NDArray[np.float64], rope: RopeConfig, tokens: int, context: in
 
 
 def _yarn_factor(parameters: Mapping[str, float], factor: float) -> float:
-    def magnitude(multiplier: float) -> float:
-        return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0
-
     if (stated := parameters.get("attention_factor")) is not None:
         return stated
     top, bottom = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    return magnitude(top) / magnitude(bottom) if top and bottom else magnitude(1)
+    if top and bottom:
+        return yarn_magnitude(factor, top) / yarn_magnitude(factor, bottom)
+    return yarn_magnitude(factor, 1)
+
+
+def yarn_magnitude(factor: float, multiplier: float) -> float:
+    """By how much yarn scales queries and keys."""
+    return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _longrope(plain: NDArray[np.float64], rope: RopeConfig, tokens: int, context: int | None) -> Rotation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from weighbridge.base.options import ProgressKeyword, option
 from weighbridge.base.records import dataclass
@@ -37,6 +37,10 @@ class TextOptions:
 @dataclass(frozen=True, kw_only=True)
 class ImatrixOptions(TextOptions, SourceOptions, OverwriteOptions, ProgressKeyword):
     chunk: int = option("Skip the first N chunks [0].", 0, metavar="N", least=0, aliases="from_chunk", section=_TEXT)
+    engine: Literal["weighbridge", "transformers"] = option(
+        "What runs the model: Weighbridge, or transformers and torch, for a folder that fits in memory [weighbridge].",
+        "weighbridge",
+    )  # fmt: skip
     process_output: bool = option("Also the output matrix.", False)
     in_file: Sequence[str] = option("Add the sums of this importance matrix.", (), metavar="FILE", kind="file")
     resume: bool = option("Continue OUT: skip its chunks, add the rest.", False, section="Writing")

@@ -17,6 +17,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.forward import layers, ops
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.graph import Graph
+from weighbridge.forward.latent import is_latent, latent_attention
 from weighbridge.forward.layers import Block, ObservedError, Observer, Rounding, Weights
 from weighbridge.forward.ops import Floats
 from weighbridge.models.model import OpenModel
@@ -183,8 +184,12 @@ class ForwardPass:
         if graph.has(f"{name}.moe.router.weight") or graph.has(f"{name}.mlp.down.weight"):
             yield LayerStep(("mlp", "moe"), partial(self._network, layer, states))
 
+    def _attend(self, layer: int, tokens: int) -> Block:
+        block = latent_attention if is_latent(self.weights, layer) else layers.attention
+        return block(self.weights, layer, self._rotation(layer, tokens))
+
     def _attention(self, layer: int, states: HiddenStates, commit: bool) -> None:
-        run = layers.attention(self.weights, layer, self._rotation(layer, states.shape[1]))
+        run = self._attend(layer, states.shape[1])
         self._add(states, f"layers.{layer}.attention", run, 1, commit)
 
     def _network(self, layer: int, states: HiddenStates, commit: bool) -> None:
@@ -218,7 +223,7 @@ class ForwardPass:
         graph, weights, name = self.graph, self.weights, f"layers.{layer}"
         first = weights.norm(f"{name}.attention.norm")
         second = weights.norm(f"{name}.mlp.norm") if graph.has(f"{name}.mlp.norm.weight") else first
-        attend = layers.attention(weights, layer, self._rotation(layer, states.shape[1]))
+        attend = self._attend(layer, states.shape[1])
         is_mixture = graph.has(f"{name}.moe.router.weight")
         rest = layers.experts(weights, layer) if is_mixture else layers.feed_forward(weights, f"{name}.mlp")
         for text in range(states.shape[0]):

@@ -22,6 +22,7 @@ _LISTED = 5
         "wb imatrix ./my-model/ imatrix.gguf --text corpus.jsonl --field text",
         "wb imatrix ./my-model/ imatrix.gguf --text chats.jsonl --chat",
         "wb imatrix ./my-model/ imatrix.gguf --text calibration.txt --resume --chunks 200",
+        "wb imatrix ./my-model/ imatrix.gguf --text calibration.txt --engine transformers",
     ),
 )
 @click.argument("src", type=SOURCE)
@@ -31,7 +32,8 @@ def imatrix(src: str, dst: str, options: DryRunOptions) -> None:
     enters each matrix, as llama-imatrix does.
 
     One layer is in memory at a time, so a model may be larger than the machine. SRC: a folder, a GGUF, or any other
-    model with a config and a tokenizer; packed weights are decoded.
+    model with a config and a tokenizer; packed weights are decoded. --engine transformers runs a folder of any family
+    that transformers has, on a GPU if torch has one, with the whole model in memory.
     """
     import weighbridge
 
@@ -53,6 +55,9 @@ def imatrix(src: str, dst: str, options: DryRunOptions) -> None:
         listed = ", ".join(f"{name} ({report.unseen[name]})" for name in names[:_LISTED])
         more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
         warn(clean(f"experts without a token: {listed}{more}; llama-quantize weighs their columns equally"))
+    if report.missing:
+        more = f" and {len(report.missing) - 1:,} more" if len(report.missing) > 1 else ""
+        warn(clean(f"no entry: the run didn't multiply with {report.missing[0]}{more}"))
 
 
 def _show(plan: object) -> None:

@@ -11,7 +11,7 @@ v -> o out for grouped queries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from weighbridge.packings.write.smoothing import smoothing_factors
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node
 from weighbridge.tensors.nodes.base import Stored
+
+#: The matrices of attention that read the layer's normed input.
+_ATTENTION_INPUTS: Final = ("qkv", "q", "k", "v", "q_a", "kv_a")
 
 
 class Fold(NamedTuple):
@@ -55,7 +58,7 @@ def folds(graph: Graph) -> Iterator[Fold]:
 
 def _of_norms(graph: Graph, layer: int) -> Iterator[Fold]:
     name = f"layers.{layer}"
-    attention: list[Place] = [(f"{name}.attention.{part}.weight", None) for part in ("qkv", "q", "k", "v")]
+    attention: list[Place] = [(f"{name}.attention.{part}.weight", None) for part in _ATTENTION_INPUTS]
     network: list[Place] = [
         (f"{name}.{part}.weight", None)
         for part in ("moe.router", "mlp.gate", "mlp.up", "moe.shared.router", "moe.shared.gate", "moe.shared.up")
