@@ -27,7 +27,7 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     rows, columns = tensors.pop(f"{PROJECTION}.weight").shape
     make, _ = UNDECODED[request.param][0]
     for name, node in make(rows, columns).tensors.items():
-        kind = {"I32": "<i4", "I16": "<i2", "F16": "<f2"}[node.spec.dtype.name]
+        kind = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "F32": "<f4", "F16": "<f2"}[node.spec.dtype.name]
         array = node.read_all().view(kind).reshape(node.spec.shape)
         tensors[name.replace("m.", f"{PROJECTION}.", 1)] = array
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})

@@ -102,9 +102,19 @@ def exl2(bits: int, outer: int = OUT, inner: int = IN) -> Example:
                 q_invperm=(np.arange(inner, dtype="<i2"), "I16"))  # fmt: skip
 
 
-def exl3(bits: int, outer: int = OUT, inner: int = IN) -> Example:
-    tiles = rng().integers(0, 1 << 15, (inner // 16, outer // 16, 16 * bits)).astype("<i2")
-    return made(trellis=(tiles, "I16"), suh=floats("F16", inner), svh=floats("F16", outer))
+def exl3(bits: float, book: str = "", *, signs: bool = False, outer: int = OUT, inner: int = IN) -> Example:
+    size = (inner // 16, outer // 16, int(16 * bits))
+    tiles = rng().integers(-(1 << 15), 1 << 15, size).astype("<i2"), "I16"
+    marker = {book: (np.array(1, "<i4"), "I32")} if book else {}
+    if signs:
+        su, sv = (rng().integers(-(1 << 15), 1 << 15, n // 16).astype("<i2") for n in (inner, outer))
+        return made(trellis=tiles, su=(su, "I16"), sv=(sv, "I16"), **marker)
+    return made(trellis=tiles, suh=floats("F16", inner), svh=floats("F16", outer), **marker)
+
+
+def qtip(bits: int, outer: int = OUT, inner: int = IN) -> Example:
+    tiles = rng().integers(-(1 << 15), 1 << 15, (inner * outer // 256, 16 * bits)).astype("<i2"), "I16"
+    return made(trellis=tiles, SU=floats("F16", inner), SV=floats("F32", outer), rcp=numbers(0), tp_rank=numbers(8))
 
 
 def gpt_oss(codes: str, scales: str) -> Example:
@@ -128,6 +138,10 @@ EXAMPLES: dict[str, list[Callable[[], Example]]] = {
     "mlx-affine": [
         lambda: made(MLX, weight=words("U32", OUT, IN // 8), **SCALES),
         lambda: made({"quantization": {"bits": 3, "group_size": 64}}, weight=words("U32", OUT, IN * 3 // 32), **SCALES),
+    ],
+    "exl3": [
+        *(partial(exl3, bits) for bits in (2, 3, 4, 6, 8)), partial(exl3, 4, "mcg"), partial(exl3, 5, "mul1"),
+        partial(exl3, 3, signs=True),
     ],
     "gptq": [
         lambda: gptq(4), lambda: gptq(3), lambda: gptq(8, symmetric=True), lambda: gptq(5, stored_zero=0),
@@ -216,7 +230,7 @@ EXAMPLES: dict[str, list[Callable[[], Example]]] = {
 #: counted, not decoded.
 UNDECODED: dict[str, list[tuple[Callable[..., Example], int]]] = {
     "exl2": [(partial(exl2, bits), bits) for bits in (2, 4, 8)],
-    "exl3": [(partial(exl3, bits), bits) for bits in (2, 3, 4, 6, 8)],
+    "qtip": [(partial(qtip, bits), bits) for bits in (2, 3, 4)],
 }
 
 

@@ -197,7 +197,8 @@ MISFITS: dict[str, dict[str, tuple[int, ...]]] = {
     "aqlm": {"codes": (OUT, IN // 8, 3), "codebooks": (2, 255, 1, 8), "scales": (OUT // 2, 1, 1, 1)},
     "exl2": {"q_weight": (IN // 32 * 8 + 1, OUT), "q_scale": (IN // 64, OUT // 8 + 1), "q_scale_max": (IN // 64 + 1,),
              "q_groups": (IN // 64,), "q_invperm": (IN // 16,)},
-    "exl3": {"trellis": (IN // 16, OUT // 16, 20)},
+    "exl3": {"trellis": (IN // 16, OUT // 16, 20), "suh": (IN - 1,), "svh": (OUT * 2,)},
+    "qtip": {"trellis": (IN * OUT // 256 + 1, 32), "SU": (IN - 1,), "SV": (0,)},
 }  # fmt: skip
 
 
@@ -206,7 +207,9 @@ def test_parts_that_do_not_belong_together_are_refused(name: str, member: str) -
     example = EXAMPLES[name][0]() if name in EXAMPLES else UNDECODED[name][0][0]()
     dtype = example.tensors[f"m.{member}"].spec.dtype
     wrong = Stored(Spec(MISFITS[name][member], dtype), BytesSource(b""), 0)
-    with pytest.raises(FormatError, match=r"^m: (parts don't belong|a codebook's size|trellis is misshapen)"):
+    with pytest.raises(
+        FormatError, match=r"^m: (parts don't belong|a codebook's size|trellis is misshapen|scales don't belong)"
+    ):
         groups({**example.tensors, f"m.{member}": wrong}, example.config)
 
 
@@ -276,7 +279,7 @@ def test_rows_that_move_keep_their_values(name: str, make: Callable[[], Example]
 
 # ------------------------------------------------------------------------------------------------ storage axes
 
-ALONG = [case for case in CASES if case.values[0] not in ("hqq", "bitnet", "comfy-quant", "aqlm")
+ALONG = [case for case in CASES if case.values[0] not in ("hqq", "bitnet", "comfy-quant", "aqlm", "exl3")
          and "bnb" not in str(case.values[0]) and "torchao" not in str(case.values[0])]  # fmt: skip
 each_cut = pytest.mark.parametrize(("name", "make"), ALONG)
 

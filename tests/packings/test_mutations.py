@@ -17,6 +17,7 @@ from tests.packings import test_makers as made
 from tests.packings import test_rounding as rounds
 from tests.packings import test_scaled as scaled
 from tests.packings import test_ternary as ternary
+from tests.packings import test_trellis as trellises
 from tests.packings.stored import of_numpy, values
 from tests.unpacked import unpack
 
@@ -24,7 +25,7 @@ from weighbridge.base.dtypes import BY_NAME, F32, FOUR_BITS, Q4_0, Q4_1
 from weighbridge.packings import ggml_blocks
 from weighbridge.packings.read import awq as awq_reader
 from weighbridge.packings.read import bitplanes as planes
-from weighbridge.packings.read import microscaled
+from weighbridge.packings.read import microscaled, trellis
 from weighbridge.packings.schema import bitplanes as planes_schema
 from weighbridge.packings.schema import codebooks, gptq
 from weighbridge.packings.schema import microscaled as fp4_schema
@@ -165,7 +166,20 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
     "shifts of 2 bits": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 2: (6, 4, 0, 2)}), lambda: hqq(2)),
     "shifts of 1 bit": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 1: tuple(range(8))}),
                         lambda: hqq(1)),
-    "tiles of EXL3": (codebooks, "_TILE", 8, lambda: counted("exl3")),
+    **{f"EXL3: {name}": (trellis, name, value, check) for name, value, check in (
+        ("_3INST", (89_226_355, 64_248_484), lambda: trellises.test_tiles_are_those_of_exllamav3(4, "3inst")),
+        ("_MCG", (0xCBAC1FEF, 0), lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mcg")),
+        ("_KEPT_BITS", 0x8FFF8FFE, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mcg")),
+        ("_EXPONENTS", 0x3B603B61, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mcg")),
+        ("_MUL1", 0x83DCD12F, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mul1")),
+        ("_MUL1_SCALE", 0.00677, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mul1")),
+        ("_MUL1_SHIFT", -10.39, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mul1")),
+        ("_MUL1_BASE", 1023, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mul1")),
+        ("_STATE_BITS", 15, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mcg")),
+        ("_ROTATED", 64, trellises.check_matrix),
+        ("_SIGNS", 8, lambda: trellises.check_matrix(signs=True)),
+    )},
+    "words of QTIP": (codebooks, "_SIXTEEN", 8, lambda: counted("qtip")),
     "words of EXL2": (codebooks, "_WORD", 16, lambda: counted("exl2")),
     "scales of EXL2": (codebooks, "_SCALES", 4, lambda: counted("exl2")),
     "sides of FP8 blocks": (fp8, "_SIDES", ((64, 64),),

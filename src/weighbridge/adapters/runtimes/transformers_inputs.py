@@ -51,7 +51,7 @@ def _products(parameters: Iterator[tuple[str, torch.Tensor]], observe: Observe) 
     binary = (torch.nn.functional.linear, torch.matmul, kind.matmul, kind.__matmul__, torch.mm, kind.mm)
     products = {**dict.fromkeys(binary, (0, 1)), torch.addmm: (1, 2)}
 
-    class Products(TorchFunctionMode):
+    class Products(TorchFunctionMode):  # type: ignore[misc,unused-ignore]  # torch may be missing
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             positions = products.get(func)
             if positions is not None and len(args) > max(positions):

@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16, F16
@@ -58,11 +57,12 @@ def type_options(options: QuantizeOptions) -> ftypes.TypeOptions:
     )
 
 
-def read_recipe(path: Path) -> str:
+def read_recipe(path: str | os.PathLike[str]) -> str:
     """The text of a recipe. Raises UsageError for a file that is too large for one."""
     with FileSource(path) as source:
         if source.size > RECIPE_BYTES:
-            raise UsageError(f"{path} has {source.size:,} bytes, too many for a recipe", hint="one pair per tensor")
+            size = f"{source.size:,} bytes, too many for a recipe"
+            raise UsageError(f"{os.fspath(path)} has {size}", hint="a recipe has one pair per tensor")
         return bytes(source.read(0, source.size)).decode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Codes that are indices into codebooks, and those of the EXL formats, which are recognised and not decoded.
+"""Codes that are indices into codebooks, or paths on a trellis. EXL2 and QTIP are recognised and not decoded.
 
     AQLM   P.codes        I8 or I16 [out / a, in / b, books]: an index into each codebook per block of a x b weights
            P.codebooks    floats [books, 2^bits, a, b]; P.scales [out / a, 1, 1, 1]
@@ -7,10 +7,12 @@
            P.q_groups     I16 [2 * groups]: bits and first row of words of each group
            P.q_scale      I32 [groups, out / 8], 4 bits each; P.q_scale_max F16 [groups]; P.q_invperm [in], the order
     EXL3   P.trellis      I16 [in / 16, out / 16, 16 * bits]: tiles of 16 x 16 codes on a trellis
-           P.suh, P.svh   F16 [in], [out]: signs and scales of rotated columns and rows (older: P.su, P.sv, packed
-                          signs); P.mcg, P.mul1: markers of the codebook
+           P.suh, P.svh   F16 [in], [out]: signs and scales of rotated columns and rows (older: P.su, P.sv, signs of
+                          16 in a word); P.mcg, P.mul1: markers of the codebook. 16 * bits + 8: codes of two widths
+    QTIP   P.trellis      I16 [tiles, 16 * bits]; P.SU, P.SV floats [in], [out]; P.rcp, P.tp_rank, P.tlut
 
-Source: aqlm/inference.py, aqlm/utils.py (1.1.7); exllamav2/linear.py, ext.py; exllamav3/modules/quant/exl3.py.
+Source: aqlm/inference.py, aqlm/utils.py (1.1.7); exllamav2/linear.py, ext.py; exllamav3/modules/quant/exl3.py;
+qtip/lib/linear/quantized_linear.py.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from weighbridge.packings.schema.base import FLOATS, Evidence, Group, Member, Pa
 
 _I8, _I16 = BY_NAME["I8"], BY_NAME["I16"]
 _TILE: Final = 16  # rows and columns of EXL3's tiles
+_ROTATED: Final = 8  # tiles that EXL3 rotates together
+_MOST_BITS: Final = 8
+_SIXTEEN: Final = 16  # bits of a word of QTIP's trellis
 _WORD: Final = 32
 _SCALES: Final = 8  # of EXL2, 4 bits each, in a word
 
@@ -40,8 +45,26 @@ def _solve_exl2(group: Group) -> Solution:
 
 def _solve_exl3(group: Group) -> Solution:
     tiles = group.specs["codes"].shape
-    group.need(len(tiles) == 3 and tiles[2] % _TILE == 0, "trellis is misshapen", "[in / 16, out / 16, 16 * bits]")
-    return Solution((tiles[1] * _TILE, tiles[0] * _TILE), tiles[2] // _TILE)
+    group.need(len(tiles) == 3 and min(tiles) > 0 and tiles[2] % (_TILE // 2) == 0 and tiles[2] <= _TILE * _MOST_BITS
+               and tiles[0] % _ROTATED == tiles[1] % _ROTATED == 0,
+               "trellis is misshapen", "[in / 16, out / 16, 16 * bits], in and out multiples of 128")  # fmt: skip
+    outer, inner = tiles[1] * _TILE, tiles[0] * _TILE
+    scales = [(group.specs.get(f"{side}s"), group.specs.get(f"{side}_signs")) for side in ("input", "output")]
+    sizes = [
+        one.elements if one is not None else None if sign is None else sign.elements * _TILE for one, sign in scales
+    ]
+    group.need(sizes == [inner, outer] and (scales[0][0] is None) == (scales[1][0] is None),
+               "scales don't belong to the trellis", f"F16 [{inner}], [{outer}], or signs")  # fmt: skip
+    bits, half = divmod(tiles[2], _TILE)
+    return Solution((outer, inner), None if half else bits)
+
+
+def _solve_qtip(group: Group) -> Solution:
+    codes, inner, outer = group.specs["codes"], group.specs["inputs"].elements, group.specs["outputs"].elements
+    bits, mixed = divmod(codes.elements * _SIXTEEN, inner * outer) if inner * outer else (0, 1)
+    group.need(not mixed and 0 < bits <= _MOST_BITS, "parts don't belong together",
+               "trellis [tiles, bits * 16], SU [in], SV [out]")  # fmt: skip
+    return Solution((outer, inner), bits)
 
 
 class AqlmLayout(NamedTuple):
@@ -82,9 +105,30 @@ EXL2: Final = PackingSchema(
 )  # fmt: skip
 EXL3: Final = PackingSchema(
     "exl3", "exl3", "exl3",
-    {"codes": Member(".trellis", (_I16,))},
-    key="codes", solve=_solve_exl3, reader="", by_module=False,
-    ignored=(".suh", ".svh", ".su", ".sv", ".mcg", ".mul1"), evidence=Evidence("exl3", "EXL3 trellis tensors"),
+    {
+        "codes": Member(".trellis", (_I16,)),
+        "inputs": Member(".suh", (F16,), required=False, needs="codes"),
+        "outputs": Member(".svh", (F16,), required=False, needs="codes"),
+        "input_signs": Member(".su", (_I16,), required=False, needs="codes"),
+        "output_signs": Member(".sv", (_I16,), required=False, needs="codes"),
+        "mcg": Member(".mcg", (I32,), required=False, needs="codes"),
+        "mul1": Member(".mul1", (I32,), required=False, needs="codes"),
+    },
+    key="codes", solve=_solve_exl3, reader="weighbridge.packings.read.trellis", by_module=False,
+    applies=lambda group: "codes" not in group.specs or len(group.specs["codes"].shape) != 2,
+    evidence=Evidence("exl3", "EXL3 suh tensors", "inputs"),
+)  # fmt: skip
+QTIP: Final = PackingSchema(
+    "qtip", "qtip", "qtip",
+    {
+        "codes": Member(".trellis", (_I16,), selects=True),
+        "inputs": Member(".SU", FLOATS, needs="codes"),
+        "outputs": Member(".SV", FLOATS, needs="codes"),
+        "rows_split": Member(".rcp", required=False, needs="codes"),
+    },
+    key="codes", solve=_solve_qtip, reader="", by_module=False,
+    applies=lambda group: "inputs" in group.specs and len(group.specs["codes"].shape) == 2,
+    ignored=(".tp_rank", ".tlut"), evidence=Evidence("qtip", "QTIP rcp tensors", "rows_split"),
 )  # fmt: skip
 AQLM: Final = PackingSchema(
     "aqlm", "aqlm", "aqlm",

@@ -14,7 +14,7 @@ from weighbridge.packings.schema.awq import AWQ
 from weighbridge.packings.schema.base import PackingSchema
 from weighbridge.packings.schema.bitplanes import BITNET, HQQ
 from weighbridge.packings.schema.bitsandbytes import BNB_4BIT, BNB_INT8
-from weighbridge.packings.schema.codebooks import AQLM, EXL2, EXL3
+from weighbridge.packings.schema.codebooks import AQLM, EXL2, EXL3, QTIP
 from weighbridge.packings.schema.comfy import COMFY
 from weighbridge.packings.schema.compressed import INT8, PACKED
 from weighbridge.packings.schema.gptq import GPTQ
@@ -32,7 +32,7 @@ from weighbridge.packings.schema.torchao import TORCHAO
 SHIPPED: Final = (
     COMFY, AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, SCALE_FP4, MODELOPT_NVFP4, PACKED, INT8,
     HQQ, BITNET, *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO, AQLM, EXL2,
-    EXL3,
+    EXL3, QTIP,
 )  # fmt: skip
 
 
