@@ -254,13 +254,36 @@ def test_other_refusals(tmp_path: Path, text: Path) -> None:
         wb.imatrix(mamba, tmp_path / "m.gguf", text=[str(text)], context=CTX)
 
 
-def test_damaged_weights_name_the_layer(tmp_path: Path, text: Path) -> None:
+#: Case -> a weight, and the place that is named.
+DAMAGED = {
+    "llama": ("model.layers.1.mlp.down_proj.weight", r"layers\.1\.mlp"),
+    "qwen3": ("model.layers.0.self_attn.v_proj.weight", r"layers\.0\.attention"),
+    "qwen3moe": ("model.layers.1.mlp.gate.weight", r"layers\.1\.mlp"),
+    "phi2": ("model.layers.1.self_attn.dense.weight", r"layers\.1"),
+    "deepseek-v3": ("model.layers.1.self_attn.kv_b_proj.weight", r"layers\.1\.attention"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_weights_name_the_layer(tmp_path: Path, text: Path, name: str) -> None:
     from safetensors.torch import load_file, save_file
 
-    folder, out = _folder("llama", tmp_path), tmp_path / "i.gguf"
+    (weight, place), folder, out = DAMAGED[name], _folder(name, tmp_path), tmp_path / "i.gguf"
     tensors = load_file(folder / "model.safetensors")
-    tensors["model.layers.1.mlp.down_proj.weight"][3, 3] = float("nan")
+    tensors[weight][3] = float("nan")
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(FormatError, match=r"layers\.1\.mlp: values aren't finite"):
+    with np.errstate(invalid="ignore"), pytest.raises(FormatError, match=rf"{place}: values aren't finite"):
+        wb.imatrix(folder, out, text=[str(text)], context=CTX)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}'])
+def test_a_tokenizer_that_cannot_be_used(tmp_path: Path, text: Path, content: str | None) -> None:
+    folder, out = _folder("qwen3", tmp_path), tmp_path / "i.gguf"
+    for file in folder.glob("token*"):
+        file.unlink()
+    if content is not None:
+        (folder / "tokenizer.json").write_text(content)
+    with pytest.raises((FormatError, UnsupportedError), match="token"):
         wb.imatrix(folder, out, text=[str(text)], context=CTX)
     assert not out.exists()

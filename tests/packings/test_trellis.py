@@ -61,7 +61,7 @@ def matrix(example: Any) -> NDArray[np.float32]:
 
 
 def array(node: Any, kind: str) -> NDArray[Any]:
-    return node.read_all().view(kind).reshape(node.spec.shape)  # type: ignore[no-any-return]
+    return node.read_all().view(kind).reshape(node.spec.shape)
 
 
 def check_matrix(book: str = "", *, signs: bool = False) -> None:

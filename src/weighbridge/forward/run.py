@@ -213,8 +213,7 @@ class ForwardPass:
             except ObservedError:
                 continue
             out = x + (out if after is None else after(out)) * scale
-            if not np.isfinite(out).all():
-                raise FormatError("values aren't finite", path=name, hint="the weights or their scales are damaged")
+            check_finite(out, name)
             for text, part in zip(texts, np.split(out, len(texts)), strict=True) if commit else ():
                 states[text] = part
 
@@ -231,8 +230,15 @@ class ForwardPass:
             a, b = (x if norm is None else norm(x) for norm in (first, second))
             with suppress(ObservedError):
                 out = x + attend(a) + rest(b)
+                check_finite(out, name)
                 if commit:
                     states[text] = out
+
+
+def check_finite(values: Floats, name: str) -> None:
+    """Raises FormatError, with the layer, for a value that isn't finite."""
+    if not np.isfinite(values).all():
+        raise FormatError("values aren't finite", path=name, hint="the weights or their scales are damaged")
 
 
 def prompt_states(model: OpenModel, prompts: Sequence[Ids], *, average: bool) -> Floats:

@@ -54,7 +54,7 @@ def _two_halves(states: Words, multiplier: int, addend: int) -> NDArray[np.float
 
 def _byte_sum(states: Words) -> NDArray[np.float16]:
     total = (states * np.uint32(_MUL1)).view(np.uint8).reshape(-1, 4).sum(1)
-    return ((_MUL1_BASE + total) * _MUL1_SCALE + _MUL1_SHIFT).astype(np.float16)
+    return np.asarray((_MUL1_BASE + total) * _MUL1_SCALE + _MUL1_SHIFT, np.float16)
 
 
 _CODEBOOKS: Final[Mapping[Codebook, Callable[[Words], NDArray[np.float16]]]] = MappingProxyType({
