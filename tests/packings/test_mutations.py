@@ -22,10 +22,10 @@ from tests.packings.stored import of_numpy, values
 from tests.unpacked import unpack
 
 from weighbridge.base.dtypes import BY_NAME, F32, FOUR_BITS, Q4_0, Q4_1
-from weighbridge.packings import ggml_blocks
+from weighbridge.packings import ggml_blocks, trellis
 from weighbridge.packings.read import awq as awq_reader
 from weighbridge.packings.read import bitplanes as planes
-from weighbridge.packings.read import microscaled, trellis
+from weighbridge.packings.read import microscaled
 from weighbridge.packings.schema import bitplanes as planes_schema
 from weighbridge.packings.schema import codebooks, gptq
 from weighbridge.packings.schema import microscaled as fp4_schema
@@ -176,7 +176,7 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
         ("_MUL1_SHIFT", -10.39, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mul1")),
         ("_MUL1_BASE", 1023, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mul1")),
         ("_STATE_BITS", 15, lambda: trellises.test_tiles_are_those_of_exllamav3(4, "mcg")),
-        ("_ROTATED", 64, trellises.check_matrix),
+        ("ROTATED", 64, trellises.check_matrix),
         ("_SIGNS", 8, lambda: trellises.check_matrix(signs=True)),
     )},
     "words of QTIP": (codebooks, "_SIXTEEN", 8, lambda: counted("qtip")),

@@ -17,7 +17,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
-from weighbridge.packings.read import trellis
+from weighbridge.packings import trellis
 from weighbridge.packings.unpacking import groups
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Stored

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.errors import FormatError, UncomputedError, UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.options import accepting
 from weighbridge.base.records import dataclass
 from weighbridge.conversion.quantize import imatrix as matrices
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.forward.column_sums import ColumnSums
-from weighbridge.forward.computed import ComputedModel
-from weighbridge.forward.layers import Observer
+from weighbridge.forward.engines.choice import opened_engine
 from weighbridge.forward.options import ImatrixOptions
-from weighbridge.forward.run import ForwardPass, Ids, Progress
 from weighbridge.forward.texts import TextChunks, chunks_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import check_target, write_file
-from weighbridge.models.model import OpenModel
-from weighbridge.models.open import open_model
-from weighbridge.providers.files import FileProvider
 
 SCHEMA: Final = "weighbridge/calibration/1"
 _SUFFIXES: Final[dict[str, Literal["gguf", "legacy"]]] = {".gguf": "gguf", ".dat": "legacy"}
@@ -77,59 +72,6 @@ def imatrix(src: str | Path, dst: str | Path, options: ImatrixOptions) -> Calibr
         return run.write()
 
 
-class Engine(Protocol):
-    """What runs a model. `layers`: those that compute the next token. `provider`: its tensors."""
-
-    provider: FileProvider
-
-    @property
-    def model(self) -> OpenModel: ...
-
-    @property
-    def layers(self) -> int: ...
-
-    def run(self, ids: Ids, observer: Observer, progress: Progress | None) -> None:
-        """Runs texts [texts, tokens]."""
-
-    def close(self) -> None: ...
-
-
-class _Forward(ComputedModel):
-    """The engine of the families whose graph is computed. `output`: run the output matrix, too."""
-
-    output = False
-
-    @property
-    def layers(self) -> int:
-        return self.graph.layers
-
-    def run(self, ids: Ids, observer: Observer, progress: Progress | None) -> None:
-        """See `Engine`."""
-        forward = ForwardPass(self.provider, self.graph, observer)
-        with forward.hidden(ids, progress) as states:
-            if self.output:
-                for _ in forward.logits(states):
-                    pass
-
-
-def _engine(src: str, options: ImatrixOptions) -> Engine:
-    model = open_model(resolve_path(src), options)
-    try:
-        if options.engine == "transformers":
-            from weighbridge.forward.transformers_engine import TransformersEngine
-
-            return TransformersEngine(model)
-        try:
-            forward = _Forward(model)
-        except UncomputedError as error:
-            raise UncomputedError(str(error), hint=f"--engine transformers runs it with torch; {error.hint}") from None
-        forward.output = options.process_output
-        return forward
-    except BaseException:
-        model.close()
-        raise
-
-
 class _Run:
     """One model, one text, one target, all open."""
 
@@ -138,7 +80,7 @@ class _Run:
         self.options, self.dst, self.form = options, dst, _form(dst)
         self.earlier = [_read(path) for path in options.in_file]
         self.begun = _read(str(dst)) if options.resume and dst.exists() else None
-        self.engine = _engine(src, options)
+        self.engine = opened_engine(src, options)
         try:
             self.texts = chunks_of(self.engine.model, options)
             self.first, self.last = self._range(self.texts)

@@ -17,7 +17,6 @@ from weighbridge.base.errors import FormatError
 from weighbridge.forward import layers, ops
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.graph import Graph
-from weighbridge.forward.latent import is_latent, latent_attention
 from weighbridge.forward.layers import Block, ObservedError, Observer, Rounding, Weights
 from weighbridge.forward.ops import Floats
 from weighbridge.models.model import OpenModel
@@ -185,7 +184,7 @@ class ForwardPass:
             yield LayerStep(("mlp", "moe"), partial(self._network, layer, states))
 
     def _attend(self, layer: int, tokens: int) -> Block:
-        block = latent_attention if is_latent(self.weights, layer) else layers.attention
+        block = layers.latent_attention if layers.is_latent(self.weights, layer) else layers.attention
         return block(self.weights, layer, self._rotation(layer, tokens))
 
     def _attention(self, layer: int, states: HiddenStates, commit: bool) -> None:

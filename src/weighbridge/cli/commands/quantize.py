@@ -17,7 +17,7 @@ from weighbridge.cli.render import Progress
 from weighbridge.cli.values import QuantizeWord
 from weighbridge.cli.views import quantize as view
 from weighbridge.cli.views.plan import TargetCommand, planned, write
-from weighbridge.io.sink import check_target, write_file
+from weighbridge.io.sink import check_target
 
 
 class Request(NamedTuple):
@@ -134,7 +134,7 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
             plan.close()
             raise UsageError(f"--{name.replace('_', '-')} doesn't apply to a whisper.cpp file")
     if options.save_recipe is not None:
-        write_file(options.save_recipe, plan.recipe.encode(), overwrite=options.overwrite)
+        view.save_recipe(plan, options.save_recipe, options.overwrite)
     if options.dry_run:
         return view.show_plan(plan, options)
     write(plan, options)

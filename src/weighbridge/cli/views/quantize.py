@@ -53,6 +53,13 @@ def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
     return 1 if plan.refusals else 0
 
 
+def save_recipe(plan: QuantizePlan, path: Path, overwrite: bool) -> None:
+    """Writes the types of a plan for --recipe."""
+    from weighbridge.io.sink import write_file
+
+    write_file(path, plan.recipe.encode(), overwrite=overwrite)
+
+
 def check_report(path: Path, overwrite: bool) -> None:
     """Raises RefusedError or UsageError before the work if the report can't be written."""
     from weighbridge.reports.diff.quality_page import form_of

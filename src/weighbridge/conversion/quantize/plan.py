@@ -215,7 +215,6 @@ def finish(
         if (packed := packed_in(node)) is not None and is_quantized(packed) and not kept:
             refusals.append(Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})"))
     files = _files(path, tensors, inputs, options)
-    states = tuple(map(state_of, model.place.files))
     return QuantizePlan(
         source=str(model.place.path),
         target=path,
@@ -234,7 +233,7 @@ def finish(
         write=write,
         model=model,
         reports=reports,
-        sources=states + ((f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ()),
+        sources=_states(model, inputs),
         ftype=ftype,
         rows=tuple(rows),
         refusals=tuple(dict.fromkeys(refusals)),
@@ -243,12 +242,19 @@ def finish(
         weights=weights,
         expected=choice.expected,
         keys=inputs.keys_set,
-        recipe="".join(
-            f"^{re.escape(name)}$={choice.types[name].name.lower()}\n"
-            for name in tensors
-            if inputs.is_quantizable(name)
-        ),
+        recipe=_recipe(inputs, choice),
     )
+
+
+def _states(model: OpenModel, inputs: QuantizeInputs) -> tuple[str, ...]:
+    """What the target is made of."""
+    matrix = (f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ()
+    return *map(state_of, model.place.files), *matrix
+
+
+def _recipe(inputs: QuantizeInputs, choice: ftypes.TypeChoice) -> str:
+    names = filter(inputs.is_quantizable, inputs.tensors)
+    return "".join(f"^{re.escape(name)}$={choice.types[name].name.lower()}\n" for name in names)
 
 
 def _row(name: str, node: Node, quantized: Node, choice: ftypes.TypeChoice, weighted: bool) -> QuantizeRow:

@@ -1,4 +1,4 @@
-"""AQLM as tensors (`schema/codebooks.py` has its form in a file)."""
+"""AQLM and EXL3 as tensors (`schema/codebooks.py` has their forms in a file)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.schema.base import Match
-from weighbridge.packings.schema.codebooks import AQLM, AqlmLayout
+from weighbridge.packings.schema.codebooks import AQLM, EXL3, AqlmLayout
+from weighbridge.packings.trellis import ROTATED, Codebook, TrellisCodes
 from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
@@ -49,8 +51,12 @@ class AdditiveCodes(NoBlockForm):
         out.reshape(hi - lo, high, -1, wide)[:] = total.reshape(hi - lo, -1, high, wide).swapaxes(1, 2)
 
 
-def build(match: Match[AqlmLayout], stored: Mapping[str, Node]) -> LogicalTensor:
+def build(match: Match[Any], stored: Mapping[str, Node]) -> LogicalTensor:
     """See `packings.schema.base.PackingSchema`."""
+    return (_trellis if match.schema is EXL3 else _additive)(match, stored)
+
+
+def _additive(match: Match[AqlmLayout], stored: Mapping[str, Node]) -> LogicalTensor:
     books, _, high, _ = match.layout
     rows, width = match.shape[0] // high, match.shape[1]
     packing = AdditiveCodes(match.layout, match.bits or 0, *(stored[m].spec.dtype for m in AQLM.members))
@@ -61,3 +67,23 @@ def build(match: Match[AqlmLayout], stored: Mapping[str, Node]) -> LogicalTensor
     }
     packed = QuantizedTensor(Spec((rows, high * width), F32), packing, members)
     return packed if high == 1 else nodes.reshape(nodes.decode(packed, "its blocks cross rows"), match.shape)
+
+
+def _trellis(match: Match[Any], stored: Mapping[str, Node]) -> LogicalTensor:
+    if match.bits is None:
+        raise UnsupportedError(f"{match.name} is packed as EXL3 with codes of two widths, which aren't decoded",
+                               hint="use the unquantized model; wb get --raw reads its stored tensors")  # fmt: skip
+    outer, inner = match.shape
+    signs = "inputs" not in stored
+    inputs, outputs = (
+        (stored["input_signs"], stored["output_signs"]) if signs else (stored["inputs"], stored["outputs"])
+    )
+    book: Codebook = "mcg" if "mcg" in stored else "mul1" if "mul1" in stored else "3inst"
+    bands = inner // ROTATED
+    members = {
+        "codes": nodes.reshape(stored["codes"], (bands, stored["codes"].spec.elements // bands)),
+        "inputs": nodes.reshape(inputs, (inputs.spec.elements, 1)),
+        "outputs": nodes.reshape(outputs, (1, outputs.spec.elements)),
+    }
+    packed = QuantizedTensor(Spec((inner, outer), F32), TrellisCodes(match.bits, book, signs), members)
+    return nodes.transpose(nodes.decode(packed, "its rows and columns are rotated"))

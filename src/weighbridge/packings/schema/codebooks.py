@@ -114,7 +114,7 @@ EXL3: Final = PackingSchema(
         "mcg": Member(".mcg", (I32,), required=False, needs="codes"),
         "mul1": Member(".mul1", (I32,), required=False, needs="codes"),
     },
-    key="codes", solve=_solve_exl3, reader="weighbridge.packings.read.trellis", by_module=False,
+    key="codes", solve=_solve_exl3, reader="weighbridge.packings.read.codebooks", by_module=False,
     applies=lambda group: "codes" not in group.specs or len(group.specs["codes"].shape) != 2,
     evidence=Evidence("exl3", "EXL3 suh tensors", "inputs"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""EXL3 as tensors (`schema/codebooks.py` has its form in a file).
+"""The values of EXL3 (`schema/codebooks.py` has its form in a file).
 
 A code is the end of a path: with the codes before it in the tile, it is a state of 16 bits, which a codebook maps to an
 F16 number by integer arithmetic. The matrix is then rotated in blocks of 128 rows and columns by Hadamard matrices, and
@@ -17,16 +17,13 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import F16, F32
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.dtypes import F16
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import NoBlockForm
-from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.codebooks import EXL3
-from weighbridge.tensors import kernels, nodes
-from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
-from weighbridge.tensors.nodes.base import Bytes, Node
+from weighbridge.tensors import kernels
+from weighbridge.tensors.nodes.base import Bytes
 
 Words = NDArray[np.uint32]
 Codebook = Literal["3inst", "mcg", "mul1"]
@@ -34,7 +31,7 @@ Codebook = Literal["3inst", "mcg", "mul1"]
 _TILE: Final = 16
 _STATE_BITS: Final = 16
 _SIGNS: Final = 16  # in an older file's word
-_ROTATED: Final = 128
+ROTATED: Final = 128
 # Multiplier and addend of a state; masks that make two F16 numbers of the result.
 _3INST: Final = (89_226_354, 64_248_484)
 _MCG: Final = (0xCBAC1FED, 0)
@@ -85,9 +82,9 @@ def tile_order() -> NDArray[np.int64]:
 def _rotation() -> NDArray[np.float32]:
     """The Hadamard matrix of 128 rows by Sylvester's construction, orthogonal."""
     matrix = np.ones((1, 1), np.float32)
-    while len(matrix) < _ROTATED:
+    while len(matrix) < ROTATED:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix / np.float32(np.sqrt(_ROTATED))
+    return matrix / np.float32(np.sqrt(ROTATED))
 
 
 def states(tiles: NDArray[np.uint32], bits: int) -> NDArray[np.uint16]:
@@ -113,16 +110,16 @@ class TrellisCodes(NoBlockForm):
 
     @property
     def row_map(self) -> Mapping[str, int]:
-        return MappingProxyType({"codes": _ROTATED, "inputs": _SIGNS if self.signs else 1, "outputs": 0})
+        return MappingProxyType({"codes": ROTATED, "inputs": _SIGNS if self.signs else 1, "outputs": 0})
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         """Rotates bands of 128 rows, then scales."""
-        width, first = spec.shape[-1], lo // _ROTATED * _ROTATED
+        width, first = spec.shape[-1], lo // ROTATED * ROTATED
         words = np.ascontiguousarray(parts["codes"]).view("<u4").reshape(-1, 8 * self.code_bits).astype(np.uint32)
         tiles = codebook(self.book)[states(words, self.code_bits)][:, tile_order()]
-        bands = tiles.reshape(-1, width // _TILE, _TILE, _TILE).swapaxes(1, 2).reshape(-1, _ROTATED, width)
+        bands = tiles.reshape(-1, width // _TILE, _TILE, _TILE).swapaxes(1, 2).reshape(-1, ROTATED, width)
         bands = np.matmul(_rotation(), bands)
-        bands = np.matmul(bands.reshape(len(bands), -1, _ROTATED), _rotation()).reshape(-1, width)
+        bands = np.matmul(bands.reshape(len(bands), -1, ROTATED), _rotation()).reshape(-1, width)
         inputs = self._scales(parts["inputs"], lo - lo // _SIGNS * _SIGNS, hi - lo)
         np.multiply(bands[lo - first : hi - first], inputs[:, None], out.reshape(hi - lo, width))
         out.reshape(hi - lo, width)[:] *= self._scales(parts["outputs"], 0, width)
@@ -133,24 +130,3 @@ class TrellisCodes(NoBlockForm):
             return found
         flags = np.unpackbits(np.ascontiguousarray(data), bitorder="little")[start : start + count]
         return 1 - 2 * flags.astype(np.float32)
-
-
-def build(match: Match[Any], stored: Mapping[str, Node]) -> LogicalTensor:
-    """See `packings.schema.base.PackingSchema`."""
-    if match.bits is None:
-        raise UnsupportedError(f"{match.name} is packed as EXL3 with codes of two widths, which aren't decoded",
-                               hint="use the unquantized model; wb get --raw reads its stored tensors")  # fmt: skip
-    outer, inner = match.shape
-    signs = "inputs" not in stored
-    inputs, outputs = (
-        (stored["input_signs"], stored["output_signs"]) if signs else (stored["inputs"], stored["outputs"])
-    )
-    book: Codebook = "mcg" if "mcg" in stored else "mul1" if "mul1" in stored else "3inst"
-    bands = inner // _ROTATED
-    members = {
-        "codes": nodes.reshape(stored["codes"], (bands, stored["codes"].spec.elements // bands)),
-        "inputs": nodes.reshape(inputs, (inputs.spec.elements, 1)),
-        "outputs": nodes.reshape(outputs, (1, outputs.spec.elements)),
-    }
-    packed = QuantizedTensor(Spec((inner, outer), F32), TrellisCodes(match.bits, book, signs), members)
-    return nodes.transpose(nodes.decode(packed, "its rows and columns are rotated"))
