@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "text.txt").write_text(TEXT)
     for name in ("llama", "qwen2moe", "mamba"):
         models.build(models.CASES[name], here / name)
+    latent = models.CASES["deepseek-v3"]
+    wide = {"qk_nope_head_dim": 32, "v_head_dim": 32}  # rows of the matrices of heads are whole blocks
+    models.build(replace(latent, options=latent.options | wide), here / "deepseek-v3")
     return here
 
 
@@ -70,7 +74,7 @@ def test_a_group_without_an_effect() -> None:
     assert gains["blk.0.b.weight"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2moe"])
+@pytest.mark.parametrize("name", ["llama", "qwen2moe", "deepseek-v3"])
 def test_rounded_tensors_are_those_of_a_file(place: Path, tmp_path: Path, name: str) -> None:
     """A pass with rounded tensors equals one over the file with these types, also with an importance matrix."""
     matrix, out = tmp_path / "imatrix.gguf", tmp_path / "out.gguf"
@@ -120,6 +124,19 @@ def test_the_expected_divergence_is_about_the_measured_one(place: Path, tmp_path
     measured = wb.quality(place / "llama", out, **_text(place)).kl
     assert measured is not None
     assert expected == pytest.approx(measured.value, rel=0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"scheme": "w4a16"}, {"scheme": "awq"}, {"to": "mlx", "q_bits": 4}])
+def test_a_text_rounds_latent_attention_better(place: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """The joint up-projection of a folder by the latent vectors, the matrices of heads of MLX by their own inputs."""
+    nearest, by_text = (
+        wb.convert(place / "deepseek-v3", tmp_path / name, q_group_size=32, **options, **text).target
+        for name, text in (("nearest", {}), ("text", _text(place)))
+    )
+    before, after = (wb.quality(place / "deepseek-v3", one, **_text(place)).kl for one in (nearest, by_text))
+    assert before is not None
+    assert after is not None
+    assert after.value < 0.8 * before.value
 
 
 def test_an_importance_matrix_is_made(place: Path, tmp_path: Path) -> None:
