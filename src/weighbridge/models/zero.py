@@ -18,7 +18,7 @@ from weighbridge.containers.torch import zero
 from weighbridge.containers.torch.tree import read_tree
 from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
 from weighbridge.io.source import Source
-from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER, Place
+from weighbridge.models.locate import Place
 from weighbridge.models.stored_tensors import (
     FROM_FIRST_RANK,
     Dropped,
@@ -27,6 +27,7 @@ from weighbridge.models.stored_tensors import (
     joined_index,
     node_builder,
 )
+from weighbridge.models.trainer_files import ZERO_MODEL, ZERO_OPTIMIZER
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
