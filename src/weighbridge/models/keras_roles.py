@@ -79,7 +79,7 @@ class KerasVariables:
 
     def of_role(self, role: str, index: Mapping[str, int]) -> Node | None:
         """The tensor of a role, matrices as [out, in]; None if the model lacks it."""
-        from weighbridge.tensors.nodes import concat, reshape, transpose
+        from weighbridge.tensors.nodes import concat, transpose
 
         table, base, number = keras_roles(), role.removesuffix(BIAS), int(role.endswith(BIAS))
         if base in _JOINED:
@@ -90,12 +90,19 @@ class KerasVariables:
         if role in table.variables:
             node = self._take(table.variables[role], index)
             return transpose(node) if node is not None and role == "head" else node
-        for layer in table.norms.get(base, table.matrices.get(base, ())):
+        return self._in_layer(base, number, index)
+
+    def _in_layer(self, role: str, number: int, index: Mapping[str, int]) -> Node | None:
+        """A vector or a matrix of a layer."""
+        from weighbridge.tensors.nodes import reshape
+
+        table = keras_roles()
+        for layer in table.norms.get(role, table.matrices.get(role, ())):
             path = f"{layer}/vars/{number}".format(**index)
             if (node := self._take(path, index)) is not None:
-                if number or base in table.norms:
+                if number or role in table.norms:
                     return reshape(node, (node.spec.elements,))
-                return _as_matrix(node, base == "o", _HEADS_FIRST.match(path) is not None)
+                return _as_matrix(node, role == "o", _HEADS_FIRST.match(path) is not None)
         return None
 
     def _expert(self, path: str, index: Mapping[str, int]) -> Node | None:

@@ -34,14 +34,13 @@ from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
-from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS
+from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS, ZERO_MODEL, ZERO_OPTIMIZER
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_inside, check_link
 from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.tensor_parallel.rank_set import is_rank_set
-from weighbridge.models.trainer_files import ZERO_MODEL, ZERO_OPTIMIZER, megatron_files, zero_files
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -266,6 +265,8 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     """Finds the files with parts of tensors in a folder with these files. None if there are none."""
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
+    from weighbridge.models.trainer_files import zero_files  # late, as below: few folders are of trainers
+
     if (states := zero_files(folder, names)) is not None:
         return Place(folder, states, folder, parts=True, trainer="deepspeed")
     if TENSORRT in names and "config.json" in names:
@@ -351,6 +352,8 @@ def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
 
         files, notes = orbax_files.files_of(folder)
         return Place(folder, files, folder, parts=True, trainer="orbax", notes=notes)
+    from weighbridge.models.trainer_files import megatron_files
+
     ranks = megatron_files(folder)
     return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
 
@@ -449,8 +452,11 @@ def models_in(folder: Path) -> tuple[Path, ...]:
     if not folder.is_dir():
         return ()
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if zero_files(folder, names):
-        return ()
+    if any(name.endswith((ZERO_MODEL, ZERO_OPTIMIZER)) for name in names):
+        from weighbridge.models.trainer_files import zero_files
+
+        if zero_files(folder, names):
+            return ()
     for suffix in _SUFFIXES:
         if any(name.endswith(f"{suffix}.index.json") for name in names):
             return ()

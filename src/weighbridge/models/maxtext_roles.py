@@ -1,11 +1,10 @@
 """Checkpoints of MaxText through a family's table: their parameters under the family's canonical names.
 
-    from_maxtext(model)    the model under canonical names; None if it isn't MaxText's, or of no family below
+    from_maxtext(model)    the model under canonical names; None if it isn't MaxText's, or of no family in the table
 
 Layers are one tensor with the layers along its second axis (`decoder.layers.mlp.wi_0.kernel`), or a tensor each
-(`decoder.layers_3...`). Matrices are [in, out], those of attention [in, heads, size] and [heads, size, out]. Source:
-MaxText's converters to Hugging Face (`param_mapping.py`, `llama_mistral_mixtral_orbax_to_hf.py`) of November 2026, for
-Llama, Mistral, Mixtral and Qwen 3.
+(`decoder.layers_3...`). Matrices are [in, out], those of attention [in, heads, size] and [heads, size, out]. The table
+of roles is maxtext_roles.toml.
 """
 
 from __future__ import annotations
@@ -13,10 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct, convert
+
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.imports.tables import read_table
 from weighbridge.models.model import OpenModel
 from weighbridge.models.roles_by_name import BIAS, by_roles
 from weighbridge.models.stored_tensors import Dropped
@@ -24,53 +26,43 @@ from weighbridge.models.stored_tensors import Dropped
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
-#: How the name of a parameter ends that every checkpoint of MaxText has.
-EMBEDDING: Final = "token_embedder.embedding"
 _OPTIMIZER: Final = "opt_state."
-#: Families -> whether MaxText divides the queries by the root of the size of a head.
-FAMILIES: Final[Mapping[str, bool]] = MappingProxyType({"llama": True, "qwen3": False, "qwen3moe": False})
 #: The kind of config's `rope_scaling` with which MaxText stores the rows of q and k in pairs.
 _PAIRED: Final = "llama3"
-#: The parameters of roles outside of layers, and in layers, without `.kernel` and `.bias` of matrices.
-OUTSIDE: Final[Mapping[str, str]] = MappingProxyType(
-    {"embed": EMBEDDING, "norm": "decoder.decoder_norm.scale", "head": "decoder.logits_dense.kernel"}
-)
-VECTORS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "attn_norm": "pre_self_attention_layer_norm.scale", "ffn_norm": "post_self_attention_layer_norm.scale",
-        "q_norm": "self_attention.query_norm.scale", "k_norm": "self_attention.key_norm.scale",
-    }
-)  # fmt: skip
-MATRICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "q": ("self_attention.query",), "k": ("self_attention.key",), "v": ("self_attention.value",),
-        "o": ("self_attention.out",), "gate": ("mlp.wi_0",), "up": ("mlp.wi_1",), "down": ("mlp.wo",),
-        "router": ("MoeBlock_0.gate", "moe_block.gate"),
-    }
-)  # fmt: skip
-EXPERTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "gate_exp": ("MoeBlock_0.wi_0", "moe_block.wi_0"), "up_exp": ("MoeBlock_0.wi_1", "moe_block.wi_1"),
-        "down_exp": ("MoeBlock_0.wo", "moe_block.wo"),
-    }
-)  # fmt: skip
+
+
+class MaxTextRoles(Struct, frozen=True, forbid_unknown_fields=True):
+    """maxtext_roles.toml."""
+
+    families: dict[str, bool]
+    outside: dict[str, str]
+    vectors: dict[str, str]
+    matrices: dict[str, tuple[str, ...]]
+    experts: dict[str, tuple[str, ...]]
+
+
+@cache
+def maxtext_roles() -> MaxTextRoles:
+    """The table of roles."""
+    return convert(read_table(__file__, "maxtext_roles.toml"), MaxTextRoles)
 
 
 def from_maxtext(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
     """The model under canonical names, and notes; `left_out` also lists parameters without a role. None if it isn't
-    MaxText's, or has no config of a family that is known here. FormatError for a shape that contradicts the config."""
-    front = next((name.removesuffix(EMBEDDING) for name in model.stored if name.endswith(EMBEDDING)), None)
+    MaxText's, or has no config of a family in the table. FormatError for a shape that contradicts the config."""
+    embedding = maxtext_roles().outside["embed"]
+    front = next((name.removesuffix(embedding) for name in model.stored if name.endswith(embedding)), None)
     try:
-        if front is None or model.family.name not in FAMILIES:
+        if front is None or model.family.name not in maxtext_roles().families:
             return None
         parameters = MaxTextParameters(model, front)
-        notes = ["MaxText's names are replaced by those of the family"]
-        if parameters.factor != 1:
-            notes.append(f"MaxText's queries are multiplied by {parameters.factor:.6g}, the root of the size of a head")
         named = by_roles(model, parameters.of_role, parameters.used, _OPTIMIZER)
-        return replace(named, left_out=(*named.left_out, *parameters.padding)), notes
     except UnsupportedError:
         return None
+    notes = ["MaxText's names are replaced by those of the family"]
+    if parameters.factor != 1:
+        notes.append(f"MaxText's queries are multiplied by {parameters.factor:.6g}, the root of the size of a head")
+    return replace(named, left_out=(*named.left_out, *parameters.padding)), notes
 
 
 class MaxTextParameters:
@@ -84,72 +76,88 @@ class MaxTextParameters:
         sizes, config = model.sizes, model.config
         self.heads = {"q": sizes["H"], "k": sizes.get("KV") or sizes["H"]}
         size = config.get("head_dim") or sizes["N"] // sizes["H"]
-        self.factor = math.sqrt(size) if FAMILIES[model.family.name] else 1.0
+        self.factor = math.sqrt(size) if maxtext_roles().families[model.family.name] else 1.0
         scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
         self.paired = scaling.get("rope_type", scaling.get("type")) == _PAIRED
 
     def of_role(self, role: str, index: Mapping[str, int]) -> Node | None:
         """The tensor of a role, matrices as [out, in]; None if the model lacks it."""
-        from weighbridge.tensors.nodes import reshape, scaled, transpose
+        from weighbridge.tensors.nodes import transpose
 
-        base, layer = role.removesuffix(BIAS), index.get("l", 0)
-        if role in OUTSIDE:
-            node = self._take(OUTSIDE[role])
-            node = transpose(node) if node is not None and role == "head" else node
-            return node if node is None or role == "norm" else self._without_padding(node, self.front + OUTSIDE[role])
-        if role in VECTORS:
-            return self._in_layer((VECTORS[role],), layer)
-        if role in EXPERTS:
-            node = self._in_layer(EXPERTS[role], layer, index.get("e"))
-            return node and transpose(node)
-        end = "bias" if base != role else "kernel"
-        node = self._in_layer([f"{name}.{end}" for name in MATRICES.get(base, ())], layer)
-        if node is None:
-            return None
-        if end == "bias":
-            node = reshape(node, (node.spec.elements,))
-        else:
-            inner = math.prod(node.spec.shape[:-1]) if base == "o" else node.spec.shape[0]
-            node = transpose(reshape(node, (inner, node.spec.elements // inner)))
-        if base in self.heads and self.paired:
-            node = _halves(node, self.heads[base])
-        return scaled(node, self.factor) if base == "q" else node
+        table, layer = maxtext_roles(), index.get("l", 0)
+        if role in table.outside:
+            return self._outside(role)
+        if role in table.vectors:
+            return self._in_layer(table.vectors[role], layer)
+        for name in table.experts.get(role, ()):
+            if (node := self._in_layer(name, layer, index.get("e"))) is not None:
+                return transpose(node)
+        return self._matrix(role.removesuffix(BIAS), role.endswith(BIAS), layer)
 
-    def _without_padding(self, node: Node, name: str) -> Node:
-        """The rows of the vocabulary, without those that pad it."""
+    def _outside(self, role: str) -> Node | None:
+        """A tensor outside of the layers; of the vocabulary's, without the rows that pad it."""
+        from weighbridge.tensors.nodes import transpose
         from weighbridge.tensors.slicing import part
 
-        rows, found = self.model.sizes["V"], node.spec.shape[0]
-        if found <= rows:
+        name, rows = maxtext_roles().outside[role], self.model.sizes["V"]
+        node = self._take(name)
+        if node is None or role == "norm":
             return node
-        size = node.spec.nbytes // found * (found - rows)
-        self.padding.append(Dropped(name, "padding", "rows beyond the vocabulary", found - rows, size))
+        node = transpose(node) if role == "head" else node
+        more = node.spec.shape[0] - rows
+        if more <= 0:
+            return node
+        size = node.spec.nbytes // node.spec.shape[0] * more
+        self.padding.append(Dropped(self.front + name, "padding", "rows beyond the vocabulary", more, size))
         return part(node, 0, rows)
 
-    def _in_layer(self, names: Sequence[str], layer: int, expert: int | None = None) -> Node | None:
-        """A layer's parameter, or its part of the stacked one; an expert's of that."""
-        from weighbridge.tensors.nodes import reshape
-        from weighbridge.tensors.slicing import take
+    def _matrix(self, role: str, bias: bool, layer: int) -> Node | None:
+        """A matrix of a layer, or its bias."""
+        from weighbridge.tensors.nodes import reshape, scaled
 
-        for name in names:
-            single, stacked = self._take(f"decoder.layers_{layer}.{name}"), None
-            node = single if single is not None else (stacked := self._take(f"decoder.layers.{name}"))
-            if node is None:
-                continue
-            cuts = [] if stacked is None else [(1, layer)]
-            for axis, number in cuts if expert is None else [*cuts, (0, expert)]:
-                shape = node.spec.shape
-                if len(shape) <= axis or number >= shape[axis]:
-                    return None
-                node = reshape(take(node, axis, [(number, number + 1)]), (*shape[:axis], *shape[axis + 1 :]))
-            return node
-        return None
+        names = (f"{name}.{'bias' if bias else 'kernel'}" for name in maxtext_roles().matrices.get(role, ()))
+        found = (self._in_layer(name, layer) for name in names)
+        node = next((node for node in found if node is not None), None)
+        if node is None:
+            return None
+        node = reshape(node, (node.spec.elements,)) if bias else _flat(node, role == "o")
+        if self.paired and role in self.heads:
+            node = _halves(node, self.heads[role])
+        return scaled(node, self.factor) if role == "q" else node
+
+    def _in_layer(self, name: str, layer: int, expert: int | None = None) -> Node | None:
+        """A layer's parameter, or its part of the stacked one; an expert's of that."""
+        node, cuts = self._take(f"decoder.layers_{layer}.{name}"), [] if expert is None else [(0, expert)]
+        if node is None:
+            node, cuts = self._take(f"decoder.layers.{name}"), [(1, layer), *cuts]
+        return _cut(node, cuts)
 
     def _take(self, name: str) -> Node | None:
         node = self.model.stored.get(self.front + name)
         if node is not None:
             self.used.add(self.front + name)
         return node
+
+
+def _cut(node: Node | None, cuts: Sequence[tuple[int, int]]) -> Node | None:
+    """The part of a tensor at these places of axes; None beyond its end."""
+    from weighbridge.tensors.nodes import reshape
+    from weighbridge.tensors.slicing import take
+
+    for axis, number in cuts:
+        if node is None or len(node.spec.shape) <= axis or number >= node.spec.shape[axis]:
+            return None
+        shape = node.spec.shape
+        node = reshape(take(node, axis, [(number, number + 1)]), (*shape[:axis], *shape[axis + 1 :]))
+    return node
+
+
+def _flat(node: Node, output: bool) -> Node:
+    """A kernel as [out, in]. `output`: whether the heads are its inputs."""
+    from weighbridge.tensors.nodes import reshape, transpose
+
+    inner = math.prod(node.spec.shape[:-1]) if output else node.spec.shape[0]
+    return transpose(reshape(node, (inner, node.spec.elements // max(inner, 1))))
 
 
 def _halves(node: Node, heads: int) -> Node:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-#: The ends of the names of DeepSpeed's files.
-ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
+from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER
 
 
 def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:

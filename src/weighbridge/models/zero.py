@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
+from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER
 from weighbridge.containers.torch import zero
 from weighbridge.containers.torch.tree import read_tree
 from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
@@ -27,7 +28,6 @@ from weighbridge.models.stored_tensors import (
     joined_index,
     node_builder,
 )
-from weighbridge.models.trainer_files import ZERO_MODEL, ZERO_OPTIMIZER
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node

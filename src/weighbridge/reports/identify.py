@@ -361,7 +361,7 @@ def _tensorrt(folder: Folder) -> FolderMatch | None:
 
 
 def _deepspeed(folder: Folder) -> FolderMatch | None:
-    from weighbridge.models.trainer_files import ZERO_MODEL, ZERO_OPTIMIZER  # late, as above
+    from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER  # late, as above
 
     model, parts = ([n for n in folder.top if n.endswith(end)] for end in (ZERO_MODEL, ZERO_OPTIMIZER))
     if not model and not parts:

@@ -62,10 +62,7 @@ def _backward(values: Words, transform: int, base: Words) -> Words:
     if transform == _ROTATED:
         return (values >> unit) | (values << top)
     if transform == _PAIRS:
-        low, high = values & values.dtype.type(0xFF), values >> values.dtype.type(8)
-        each = np.stack([high << 4 | low & 15, high & 0xF0 | low >> 4], axis=1).astype(np.uint8)
-        floats: Words = (each >> 1 | each << 7).reshape(-1).view(values.dtype)
-        return floats
+        return _unpaired(values)
     difference = (values >> unit) ^ (-(values & unit).astype(values.dtype))
     if transform == _DELTA:
         return difference + base
@@ -73,6 +70,14 @@ def _backward(values: Words, transform: int, base: Words) -> Words:
     ordered = np.where(base & sign != 0, ~base, base | sign) + difference
     result: Words = np.where(ordered & sign != 0, ordered ^ sign, ~ordered)
     return result
+
+
+def _unpaired(pairs: Words) -> Words:
+    """Two floats of a byte from the byte with both exponents and the one with signs and mantissas."""
+    low, high = pairs & pairs.dtype.type(0xFF), pairs >> pairs.dtype.type(8)
+    each = np.stack([high << 4 | low & 15, high & 0xF0 | low >> 4], axis=1).astype(np.uint8)
+    floats: Words = (each >> 1 | each << 7).reshape(-1).view(pairs.dtype)
+    return floats
 
 
 def _plane(data: Bytes, size: int, depth: int) -> Bytes:
