@@ -23,7 +23,7 @@ from weighbridge.containers import BUILT_IN
 from weighbridge.containers.torch import dcp_write
 from weighbridge.io.source import BytesSource
 
-SIZE = 200
+SIZE = 100
 Make = Callable[[int], bytes]
 
 
