@@ -1,5 +1,5 @@
-"""The law of formats and commands: every command reads each format that is only read, and a conversion writes all of its
-tensors with their values."""
+"""The law of formats and commands: every command reads each format that is only read, and a conversion writes all
+of its tensors with their values."""
 
 from __future__ import annotations
 
