@@ -65,8 +65,8 @@ def test_every_command_reads_it(case: str, root: Path, tmp_path: Path) -> None:
     values = wb.get(f"{path}::{first}")  # of bf16, in f32
     assert values.shape == before[first][0]
     assert values.nbytes > len(before[first][1]) or values.tobytes() == before[first][1]
-    assert wb.stats(path)
-    assert wb.hash(path)
+    wb.stats(path)
+    wb.hash(path)
     wb.convert(path, tmp_path / "out.safetensors")
     assert contents(tmp_path / "out.safetensors") == before
     wb.convert(path, tmp_path / "small.safetensors", dtype="smallest-exact")
