@@ -29,11 +29,12 @@ def weights() -> dict[str, tuple[DType, bytes, bytes | None]]:
     values = rng.normal(0, 0.02, CHUNK * CHUNKS // 2)
     base = values.astype(ml_dtypes.bfloat16).tobytes()
     tuned = (values + rng.normal(0, 2e-5, values.size)).astype(ml_dtypes.bfloat16).tobytes()
-    fp8 = (np.concatenate([values, values]) * 1000).astype(ml_dtypes.float8_e4m3fn).tobytes()
+    scaled = np.concatenate([values, values]) * 1000
     return {
         "bf16": (BF16, base, None),
         "f32": (F32, values[: values.size // 2].astype(np.float32).tobytes(), None),
-        "FP8": (BY_NAME["F8_E4M3"], fp8, None),
+        "FP8 E4M3": (BY_NAME["F8_E4M3"], scaled.astype(ml_dtypes.float8_e4m3fn).tobytes(), None),
+        "FP8 E5M2": (BY_NAME["F8_E5M2"], scaled.astype(ml_dtypes.float8_e5m2).tobytes(), None),
         "bf16, a delta": (BF16, tuned, base),
     }
 

@@ -81,7 +81,9 @@ def main(rounds: int, billions: float, work: Path) -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(made)
     print(f"## quantize-processes\n\n{' '.join((__doc__ or '').split('`.')[1].split())}\n")
-    print("| type | ours, two threads | processor | one thread | llama-quantize | processor | times less | cp + fsync |")
+    print(
+        "| type | ours, two threads | processor | one thread | llama-quantize | processor | times less | cp + fsync |"
+    )
     print("|---|" + "--:|" * 7)
     slow, apart, behind = [], [], []
     for name in (*SEARCHED, *PLAIN):

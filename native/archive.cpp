@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -52,50 +51,34 @@ Counts256 counts_of(Bytes plane) {
   return counts;
 }
 
-// The lengths of Huffman's code: bytes in the order of their counts, joined from two queues.
-Lengths huffman_lengths(const Counts256& counts, const u8* order, size_t n) {
-  std::array<u64, 512> weight{};
-  std::array<u32, 512> parent{};
-  for (size_t i = 0; i < n; ++i) weight[i] = counts[order[i]];
-  size_t leaf = 0, node = n;
-  for (size_t made = n; made < 2 * n - 1; ++made) {
-    for (u32 k = 0; k < 2; ++k) {
-      const size_t least = node >= made || (leaf < n && weight[leaf] <= weight[node]) ? leaf++ : node++;
-      weight[made] += weight[least];
-      parent[least] = u32(made);
-    }
-  }
-  std::array<u8, 512> depth{};
-  Lengths lengths{};
-  for (size_t i = 2 * n - 1; i-- > 0;) {
-    if (i < 2 * n - 2) depth[i] = u8(depth[parent[i]] + 1);
-    if (i < n) lengths[order[i]] = depth[i];
-  }
-  return lengths;
-}
-
-// Code lengths of at most WORST bits that use all codes. Where Huffman's are longer, the rarest bytes get WORST bits, and
-// the rarest of those below pay for it. 2 to 256 bytes are counted, fewer than 2^32 in all.
+// The shortest code of at most WORST bits, by package-merge (Larmore and Hirschberg, 1990). A level has the bytes in the order
+// of their counts, merged with the pairs of the level before; the first 2 n - 2 of the last level are taken, and of each level
+// before the members of the pairs taken. A byte's length is the number of levels that take it. 2 to 256 bytes are counted.
 Lengths code_lengths(const Counts256& counts) {
   std::array<u8, 256> order;
   size_t n = 0;
   for (u32 i = 0; i < 256; ++i)
     if (counts[i]) order[n++] = u8(i);
   std::stable_sort(order.begin(), order.begin() + n, [&](u8 a, u8 b) { return counts[a] < counts[b]; });
-  Lengths lengths = huffman_lengths(counts, order.data(), n);
-  i64 left = i64(1) << WORST;  // codes of WORST bits that nobody has
-  for (size_t i = 0; i < n; ++i) {
-    u8& length = lengths[order[i]];
-    length = u8(std::min<u32>(length, WORST));
-    left -= i64(1) << (WORST - length);
+  std::array<std::array<bool, 512>, WORST> is_byte;
+  std::array<u64, 512> weight, before;
+  size_t size = 0;
+  for (auto& level : is_byte) {
+    std::swap(weight, before);
+    const size_t pairs = size / 2;
+    size_t byte = 0, pair = 0;
+    for (size = 0; byte < n || pair < pairs; ++size) {
+      const u64 sum = pair < pairs ? before[2 * pair] + before[2 * pair + 1] : 0;
+      level[size] = pair == pairs || (byte < n && counts[order[byte]] <= sum);
+      weight[size] = level[size] ? counts[order[byte++]] : (++pair, sum);
+    }
   }
-  for (size_t i = 0; left < 0; i = (i + 1) % n) {
-    u8& length = lengths[order[i]];
-    if (length < WORST) left += i64(1) << (WORST - ++length);
-  }
-  for (size_t i = n; left > 0 && i-- > 0;) {  // the most frequent first
-    u8& length = lengths[order[i]];
-    while (length > 1 && (i64(1) << (WORST - length)) <= left) left -= i64(1) << (WORST - length--);
+  Lengths lengths{};
+  size_t taken = 2 * n - 2;
+  for (size_t level = WORST; level-- > 0;) {
+    const size_t bytes = size_t(std::count(is_byte[level].begin(), is_byte[level].begin() + taken, true));
+    for (size_t i = 0; i < bytes; ++i) ++lengths[order[i]];
+    taken = 2 * (taken - bytes);
   }
   return lengths;
 }
@@ -229,14 +212,6 @@ void unpack_prefix(Bytes src, MutableBytes plane) {
   need(kernels().prefix_decode(table, streams, plane.data, plane.size), "a stream of codes is damaged");
 }
 
-size_t set_bits(Bytes mask) {
-  size_t count = 0;
-  size_t i = 0;
-  for (; i + 8 <= mask.size; i += 8) count += size_t(std::popcount(get<u64>(mask.data + i)));
-  for (; i < mask.size; ++i) count += size_t(std::popcount(mask.data[i]));
-  return count;
-}
-
 void unpack_sparse(Bytes src, MutableBytes plane, u32 depth) {
   need(depth < NESTED, "sparse planes are nested too deeply");
   need(src.size >= 5, "a sparse plane ends too early");
@@ -245,7 +220,7 @@ void unpack_sparse(Bytes src, MutableBytes plane, u32 depth) {
   Buffer mask = buffer(masks);
   unpack_plane({src.data + 5, first}, {mask.get(), masks}, depth + 1);
   need(plane.size % 8 == 0 || mask[masks - 1] >> plane.size % 8 == 0, "a mask has bits behind its plane");
-  const size_t count = set_bits({mask.get(), masks});
+  const size_t count = kernels().count_ones(mask.get(), masks);
   Buffer others = buffer(count + 8);
   unpack_plane({src.data + 5 + first, src.size - 5 - first}, {others.get(), count}, depth + 1);
   kernels().sparse_join(src.data[0], mask.get(), others.get(), plane.data, plane.size);
@@ -269,8 +244,11 @@ void unpack_plane(Bytes src, MutableBytes plane, u32 depth) {
   fail("a plane has an unknown method");
 }
 
-bool is_word(u32 width) { return width == 1 || width == 2 || width == 4 || width == 8; }
-bool has_base(u32 transform) { return transform >= WordOptions::DELTA; }
+bool is_known(WordOptions how) {
+  const bool is_word = how.width == 1 || how.width == 2 || how.width == 4 || how.width == 8;
+  return is_word && how.transform < WordOptions::TRANSFORMS && (how.transform != WordOptions::PAIRS || how.width == 2);
+}
+bool has_base(u32 transform) { return transform == WordOptions::DELTA || transform == WordOptions::FLOAT_DELTA; }
 
 }  // namespace
 
@@ -301,7 +279,7 @@ u64 xxh64(Bytes data) {
 }
 
 size_t pack(WordOptions how, Bytes src, Bytes base, MutableBytes out) {
-  need(is_word(how.width) && how.transform < WordOptions::TRANSFORMS, "no such words");
+  need(is_known(how), "no such words");
   need(src.size <= MOST, "a chunk is too long");
   need(base.size == (has_base(how.transform) ? src.size : 0), "the base has the wrong size");
   need(out.size >= src.size + OVERHEAD, "out has no room for the chunk");
@@ -327,20 +305,22 @@ void unpack(Bytes src, Bytes base, MutableBytes out) {
   need(out.size <= MOST, "a chunk is too long");
   need(src.size >= HEAD, "a chunk ends too early");
   const WordOptions how{src.data[8], src.data[9]};
-  need(is_word(how.width) && how.transform < WordOptions::TRANSFORMS && !get<u16>(src.data + 10),
-       "a chunk has unknown words");
+  need(is_known(how) && !get<u16>(src.data + 10), "a chunk has unknown words");
   need(base.size == (has_base(how.transform) ? out.size : 0), "a chunk needs its base");
   const size_t n = out.size / how.width, rest = out.size % how.width;
   size_t at = HEAD + 4 * how.width;
   need(src.size >= at, "a chunk ends too early");
-  Buffer scratch = buffer(n * how.width + 1);
+  const bool in_place = how.width == 1 && how.transform == WordOptions::PLAIN;  // the plane is the chunk
+  Buffer scratch = buffer(in_place ? 0 : n * how.width + 1);
   const u8* planes[8] = {};
   for (u32 p = 0; p < how.width; ++p) {
     const size_t size = get<u32>(src.data + HEAD + 4 * p);
     need(size <= src.size - at, "a plane ends too early");
     const u8* plane = src.data + at;
-    if (size == n + 1 && plane[0] == RAW) {
-      planes[p] = plane + 1;  // in place
+    if (in_place) {
+      unpack_plane({plane, size}, {out.data, n}, 0);
+    } else if (size == n + 1 && plane[0] == RAW) {
+      planes[p] = plane + 1;  // read where it is
     } else {
       unpack_plane({plane, size}, {scratch.get() + p * n, n}, 0);
       planes[p] = scratch.get() + p * n;
@@ -348,7 +328,7 @@ void unpack(Bytes src, Bytes base, MutableBytes out) {
     at += size;
   }
   need(src.size - at == rest, "a chunk has the wrong size");
-  kernels().join_planes(how, planes, base.data, out.data, n);
+  if (!in_place) kernels().join_planes(how, planes, base.data, out.data, n);
   std::memcpy(out.data + n * how.width, src.data + at, rest);
   need(xxh64(out) == get<u64>(src.data), "a chunk's checksum is wrong");
 }

@@ -132,9 +132,9 @@ struct RoundingRule {
 // How the words of a chunk become planes of bytes (docs/wbpack.md): `width` bytes each, 1, 2, 4 or 8.
 struct WordOptions {
   u32 width;
-  u32 transform;  // PLAIN ... FLOAT_DELTA
+  u32 transform;  // PLAIN ... PAIRS
 
-  enum : u32 { PLAIN, ROTATED, DELTA, FLOAT_DELTA, TRANSFORMS };
+  enum : u32 { PLAIN, ROTATED, DELTA, FLOAT_DELTA, PAIRS, TRANSFORMS };
 };
 
 // A prefix code of bytes, for a decoder that looks at LOOKUP bits at a time.
@@ -188,6 +188,7 @@ struct Stream {
   X(size_t, prefix_encode, (const PrefixCode*, const u8* src, u8* dst, size_t n))                                       \
   /* four streams of a quarter of the n bytes each; false if one doesn't end where it should */                         \
   X(bool, prefix_decode, (const PrefixTable&, const Stream* streams, u8* dst, size_t n))                                \
+  X(size_t, count_ones, (const u8* src, size_t n))                                                                      \
   /* bit i of mask: byte i isn't `common`; those are written to `others`, which has room for n; returns how many */     \
   X(size_t, sparse_split, (u8 common, const u8* src, u8* mask, u8* others, size_t n))                                   \
   /* may read 8 bytes beyond the end of `others` */                                                                     \

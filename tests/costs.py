@@ -44,3 +44,21 @@ def calls(work: Callable[[], object], *expected: type[Exception]) -> int:
     finally:
         sys.setprofile(before)
     return count
+
+
+def lines(work: Callable[[], object]) -> int:
+    """How many lines of Python the work runs: loops that call nothing count, too."""
+    count = 0
+
+    def traced(frame: object, event: str, argument: object) -> object:
+        nonlocal count
+        count += event == "line"
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)  # type: ignore[arg-type]
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count

@@ -32,11 +32,22 @@ WB_INLINE T unzigzag(T z) {
   return T(T(z >> 1) ^ T(T(0) - T(z & 1)));
 }
 
+// Two floats of a byte: the bits of both exponents in the upper byte, signs and mantissas in the lower one.
+WB_INLINE u16 paired(u16 x) {
+  const u16 r = u16((x << 1 & 0xFEFE) | (x >> 7 & 0x0101));
+  return u16((r & 0xF00F) | (r << 4 & 0x0F00) | (r >> 4 & 0x00F0));
+}
+WB_INLINE u16 unpaired(u16 x) {
+  const u16 r = u16((x & 0xF00F) | (x >> 4 & 0x00F0) | (x << 4 & 0x0F00));
+  return u16((r >> 1 & 0x7F7F) | (r << 7 & 0x8080));
+}
+
 template <class T, u32 transform>
 WB_INLINE T forward(T x, T base) {
   if constexpr (transform == WordOptions::ROTATED) return T(T(x << 1) | T(x >> TOP<T>));
   if constexpr (transform == WordOptions::DELTA) return zigzag(T(x - base));
   if constexpr (transform == WordOptions::FLOAT_DELTA) return zigzag(T(ordered(x) - ordered(base)));
+  if constexpr (transform == WordOptions::PAIRS) return paired(x);
   return x;
 }
 
@@ -45,6 +56,7 @@ WB_INLINE T backward(T x, T base) {
   if constexpr (transform == WordOptions::ROTATED) return T(T(x >> 1) | T(x << TOP<T>));
   if constexpr (transform == WordOptions::DELTA) return T(unzigzag(x) + base);
   if constexpr (transform == WordOptions::FLOAT_DELTA) return unordered(T(unzigzag(x) + ordered(base)));
+  if constexpr (transform == WordOptions::PAIRS) return unpaired(x);
   return x;
 }
 
@@ -77,6 +89,8 @@ void split_as(u32 transform, const u8* src, const u8* base, u8* planes, size_t n
     case WordOptions::ROTATED: return split<T, WordOptions::ROTATED>(src, base, planes, n);
     case WordOptions::DELTA: return split<T, WordOptions::DELTA>(src, base, planes, n);
     case WordOptions::FLOAT_DELTA: return split<T, WordOptions::FLOAT_DELTA>(src, base, planes, n);
+    case WordOptions::PAIRS:
+      if constexpr (sizeof(T) == 2) return split<T, WordOptions::PAIRS>(src, base, planes, n);
   }
 }
 
@@ -87,6 +101,8 @@ void join_as(u32 transform, const u8* const* planes, const u8* base, u8* dst, si
     case WordOptions::ROTATED: return join<T, WordOptions::ROTATED>(planes, base, dst, n);
     case WordOptions::DELTA: return join<T, WordOptions::DELTA>(planes, base, dst, n);
     case WordOptions::FLOAT_DELTA: return join<T, WordOptions::FLOAT_DELTA>(planes, base, dst, n);
+    case WordOptions::PAIRS:
+      if constexpr (sizeof(T) == 2) return join<T, WordOptions::PAIRS>(planes, base, dst, n);
   }
 }
 

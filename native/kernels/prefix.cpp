@@ -2,7 +2,9 @@
 // byte is common.
 #include "level.hpp"
 
-#if defined(__BMI2__)
+#if defined(_MSC_VER)
+#include <intrin.h>
+#elif defined(__BMI2__)
 #include <immintrin.h>
 #endif
 
@@ -11,6 +13,7 @@ namespace {
 
 constexpr u32 LOOKUPS = 5;                                 // entries of 11 bits that one load of 57 bits serves
 constexpr size_t ROOM = LOOKUPS * PrefixTable::MOST;       // bytes that they write at most
+constexpr size_t STEP = (LOOKUPS * PrefixTable::LOOKUP + 7) / 8;  // bytes that they read at most
 constexpr u64 INDEX = (u64(1) << PrefixTable::LOOKUP) - 1;
 
 // A stream that is being decoded: the next bit, and the bytes that are still to be written.
@@ -21,27 +24,85 @@ struct Reader {
   u8* out;
   u8* end;
 
-  // Whether `advance` stays inside the stream and its output.
-  bool has_room() const { return (at >> 3) + 8 <= size && size_t(end - out) >= ROOM; }
+  // How often `advance` stays inside the stream and its output.
+  size_t steps() const {
+    const size_t byte = at >> 3, in = size >= byte + 8 ? (size - byte - 8) / STEP + 1 : 0, room = size_t(end - out) / ROOM;
+    return in < room ? in : room;
+  }
 };
 
-WB_INLINE void advance(const PrefixTable& table, Reader& r) {
-  u64 bits = load<u64>(r.data + (r.at >> 3)) >> (r.at & 7), total = 0;
-  u8* out = r.out;
-  for (u32 i = 0; i < LOOKUPS; ++i) {
-    const u64 entry = table.entries[bits & INDEX];
-    store(out, 0, u32(entry >> 32));
-    bits >>= entry & 63;
-    total += entry & 0xFF;
-    out += entry >> 8 & 0xFF;
+// What `advance` changes, in registers. `bits` begins with the next bit; above its last one is a single 1, so the zeros above
+// that count the bits that were taken from the 64 at `data`.
+struct Window {
+  const u8* data;
+  u64 bits;
+  u8* out;
+};
+
+WB_INLINE u64 leading_zeros(u64 x) {  // of a number other than 0
+#if defined(_MSC_VER) && !defined(__clang__)
+  unsigned long last;
+  _BitScanReverse64(&last, x);
+  return 63 - last;
+#else
+  return u64(__builtin_clzll(x));
+#endif
+}
+
+WB_INLINE void refill(Window& w, u64 taken) {
+  w.data += taken >> 3;
+  w.bits = (load<u64>(w.data) | u64(1) << 63) >> (taken & 7);
+}
+
+WB_INLINE void lookup(const PrefixTable& table, Window& w) {
+  const u64 entry = table.entries[w.bits & INDEX];
+  store(w.out, 0, u32(entry >> 32));
+  w.bits >>= entry & 63;
+  w.out += entry >> 8 & 0xFF;
+}
+
+// Decodes as much of `count` streams as needs no check of their ends. Their chains of lookups don't depend on each other, so
+// the processor runs them side by side.
+template <int count>
+WB_INLINE void advance(const PrefixTable& table, Reader* r) {
+  for (;;) {
+    size_t steps = r[0].steps();
+    for (int k = 1; k < count; ++k) {
+      const size_t more = r[k].steps();
+      steps = steps < more ? steps : more;
+    }
+    if (!steps) return;
+    Window w[count];
+    for (int k = 0; k < count; ++k) {
+      w[k] = {r[k].data, 0, r[k].out};
+      refill(w[k], r[k].at);
+    }
+    for (size_t step = 0;;) {
+      for (u32 i = 0; i < LOOKUPS; ++i)
+        for (int k = 0; k < count; ++k) lookup(table, w[k]);
+      if (++step == steps) break;
+      for (int k = 0; k < count; ++k) refill(w[k], leading_zeros(w[k].bits));
+    }
+    for (int k = 0; k < count; ++k) {
+      r[k].at = size_t(w[k].data - r[k].data) * 8 + leading_zeros(w[k].bits);
+      r[k].out = w[k].out;
+    }
   }
-  r.at += total;
-  r.out = out;
+}
+
+WB_INLINE u32 ones(u64 x) {
+#if defined(__POPCNT__)
+  return u32(__builtin_popcountll(x));
+#else
+  x -= x >> 1 & 0x5555555555555555;
+  x = (x & 0x3333333333333333) + (x >> 2 & 0x3333333333333333);
+  return u32(((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F) * 0x0101010101010101 >> 56);
+#endif
 }
 
 // The rest of a stream, a byte at a time. False if it doesn't end in the last byte of the stream, or not in zeros.
 bool finish(const PrefixTable& table, Reader& r) {
-  while (r.has_room()) advance(table, r);
+  advance<1>(table, &r);
   while (r.out < r.end) {
     u64 bits = 0;
     const size_t byte = r.at >> 3;
@@ -98,9 +159,7 @@ bool prefix_decode(const PrefixTable& table, const Stream* streams, u8* dst, siz
     const size_t begin = k * quarter < n ? k * quarter : n, end = begin + quarter < n ? begin + quarter : n;
     r[k] = {streams[k].data, streams[k].size, 0, dst + begin, dst + end};
   }
-  // The four chains of lookups don't depend on each other, so the processor runs them side by side.
-  while (r[0].has_room() && r[1].has_room() && r[2].has_room() && r[3].has_room())
-    for (Reader& reader : r) advance(table, reader);
+  advance<4>(table, r);
   bool whole = true;
   for (Reader& reader : r) whole &= finish(table, reader);
   return whole;
@@ -122,27 +181,37 @@ size_t sparse_split(u8 common, const u8* src, u8* mask, u8* others, size_t n) {
   return size_t(out - others);
 }
 
-#if defined(__BMI2__)
+size_t count_ones(const u8* src, size_t n) {
+  size_t count = 0, i = 0;
+  for (; i + 8 <= n; i += 8) count += ones(load<u64>(src + i));
+  for (; i < n; ++i) count += ones(src[i]);
+  return count;
+}
+
 // The bytes of `others` in the places of set bits. They may be read up to 8 bytes beyond their end.
 void sparse_join(u8 common, const u8* mask, const u8* others, u8* dst, size_t n) {
-  constexpr u64 ONES = 0x0101010101010101;
   size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const u32 bits = mask[i >> 3];
-    const u64 places = _pdep_u64(bits, ONES) * 0xFF;
-    store(dst + i, 0, _pdep_u64(load<u64>(others), places) | (common * ONES & ~places));
-    others += __builtin_popcount(bits);
+#if defined(__BMI2__)
+  constexpr u64 ONES = 0x0101010101010101;
+  const u64 fill = common * ONES;
+  for (; i + 64 <= n; i += 64) {
+    u64 bits = load<u64>(mask + i / 8);
+    if (!bits) {  // where one byte in a hundred differs, that is so of half of the runs
+      for (size_t k = 0; k < 8; ++k) store(dst + i, k, fill);
+      continue;
+    }
+    for (size_t k = 0; k < 8; ++k, bits >>= 8) {
+      const u64 places = _pdep_u64(bits & 0xFF, ONES) * 0xFF;
+      store(dst + i, k, _pdep_u64(load<u64>(others), places) | (fill & ~places));
+      others += ones(bits & 0xFF);
+    }
   }
-  for (; i < n; ++i) dst[i] = mask[i >> 3] >> (i & 7) & 1 ? *others++ : common;
-}
-#else
-void sparse_join(u8 common, const u8* mask, const u8* others, u8* dst, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
+#endif
+  for (; i < n; ++i) {
     const bool other = mask[i >> 3] >> (i & 7) & 1;
     dst[i] = other ? *others : common;
     others += other;
   }
 }
-#endif
 
 }  // namespace weighbridge::WB_LEVEL

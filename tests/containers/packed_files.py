@@ -12,7 +12,10 @@ from itertools import count
 from typing import NamedTuple
 
 RAW, CONSTANT, PREFIX, SPARSE = range(4)
-PLAIN, ROTATED, DELTA, FLOAT_DELTA = range(4)
+PLAIN, ROTATED, DELTA, FLOAT_DELTA, PAIRS = range(5)
+DELTAS = (DELTA, FLOAT_DELTA)
+WIDTHS = (1, 2, 4, 8)
+WORDS = [*((width, transform) for width in WIDTHS for transform in range(PAIRS)), (2, PAIRS)]
 ALL = (1 << 64) - 1
 
 
@@ -106,7 +109,11 @@ def transformed(word: int, base: int, bits: int, transform: int) -> int:
     mask, top = (1 << bits) - 1, 1 << (bits - 1)
     if transform == ROTATED:
         return (word << 1 | word >> (bits - 1)) & mask
-    if transform in (DELTA, FLOAT_DELTA):
+    if transform == PAIRS:
+        pair = f"{word:016b}"  # of the second float sign, exponent, mantissa; then of the first
+        floats = [(pair[at], pair[at + 1 : at + 5], pair[at + 5 : at + 8]) for at in (0, 8)]
+        return int("".join(e for _, e, _ in floats) + "".join(m + s for s, _, m in floats), 2)
+    if transform in DELTAS:
         if transform == FLOAT_DELTA:
             word, base = (~x & mask if x & top else x | top for x in (word, base))
         difference = (word - base) & mask
@@ -157,7 +164,7 @@ def packed_file(parts: Sequence[Part], *, size: int = 4096, bases: Sequence[dict
     table = records + struct.pack(f"<{len(sizes)}I", *sizes) if index is None else index
     entries["wbpack.index"] = (at, at + len(table))
     meta = {
-        "wbpack": "1", "wbpack.bases": json.dumps(list(bases)), "wbpack.chunk": str(size), "wbpack.name": "model.bin",
+        "wbpack": "2", "wbpack.bases": json.dumps(list(bases)), "wbpack.chunk": str(size), "wbpack.name": "model.bin",
         "wbpack.sha256": hashlib.sha256(data).hexdigest(), "wbpack.size": str(len(data)), **(changed or {}),
     }  # fmt: skip
     header: dict[str, object] = {"__metadata__": {k: v for k, v in meta.items() if v != "-"}}

@@ -6,7 +6,7 @@ import sys
 
 import harness
 from tests.containers import packed_files as made
-from tests.containers.packed_files import DELTA, PLAIN, PREFIX, RAW, ROTATED, SPARSE, Part
+from tests.containers.packed_files import DELTA, DELTAS, PAIRS, PLAIN, PREFIX, RAW, ROTATED, SPARSE, Part
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.native import native
@@ -44,7 +44,7 @@ def target(data: bytes) -> None:
             whole = b""
         if native is not None and chunk.size <= 1 << 14:
             stored = data[chunk.at : chunk.at + chunk.packed]
-            base = bytes(chunk.size if stored[9] >= DELTA else 0)
+            base = bytes(chunk.size if stored[9] in DELTAS else 0)
             unpackers = native.unpack_chunk, planes.unpack_chunk
             results = [outcome(unpack, stored, base, chunk.size) for unpack in unpackers]
             assert results[0] == results[1]
@@ -56,7 +56,13 @@ def seeds() -> list[bytes]:
     base = {"name": "base", "size": 3000, "sha256": "0" * 64}
     return [
         made.small(),
-        made.packed_file([Part("a", few, 2, ROTATED, (PREFIX, SPARSE)), Part("b", few, 1, PLAIN, (SPARSE,))]),
+        made.packed_file(
+            [
+                Part("a", few, 2, ROTATED, (PREFIX, SPARSE)),
+                Part("b", few, 1, PLAIN, (SPARSE,)),
+                Part("c", few, 2, PAIRS, (RAW, PREFIX)),
+            ]
+        ),
         made.packed_file([Part("w", _NEW, 2, DELTA, (SPARSE, RAW), _OLD)], bases=[base]),
     ]
 

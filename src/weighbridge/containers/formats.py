@@ -35,6 +35,8 @@ OCDBT_FILE: Final = "manifest.ocdbt"
 OCDBT_MANIFEST, OCDBT_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
+#: The ends of the names of DeepSpeed's files.
+ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TORCH_FILE: Final = "pytorch_model.bin"
 _FETCH: Final = "the real file was not fetched: run `git lfs pull`, or download it again with `hf download`"

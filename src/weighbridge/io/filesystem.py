@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -60,6 +61,16 @@ def is_inside(path: str, own: tuple[str, ...]) -> bool:
     """Whether the target of a path is inside one of the folders."""
     real = os.path.realpath(path)
     return any(real == folder or real.startswith(os.path.join(folder, "")) for folder in own)
+
+
+def check_inside(paths: Iterable[Path], folder: Path) -> None:
+    """RefusedError where one of a checkpoint's files, or a folder on the way to it, is a link to something outside
+    `folder`."""
+    own = own_folders(str(folder))
+    for path in paths:
+        if not is_inside(str(path), own):
+            words = f"{path} leads to {os.path.realpath(path)}, outside the checkpoint's folder"
+            raise RefusedError(words, hint="copy the files into the folder if they belong to the checkpoint")
 
 
 def check_link(path: Path, folder: Path) -> None:

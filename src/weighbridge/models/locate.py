@@ -34,9 +34,9 @@ from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
-from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS
+from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS, ZERO_MODEL, ZERO_OPTIMIZER
 from weighbridge.containers.numbered import Numbered, numbered
-from weighbridge.io.filesystem import cached_repository, check_link
+from weighbridge.io.filesystem import cached_repository, check_inside, check_link
 from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
@@ -69,8 +69,6 @@ _TENSORRT: Final = re.compile(r"rank(0|[1-9]\d{0,5})\.safetensors", re.ASCII)
 _TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
 # The folders of a distributed checkpoint in one of NeMo: NeMo 2, NeMo 1.
 _NEMO: Final = ("weights", "model_weights")
-#: The ends of the names of DeepSpeed's files.
-ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 # How names of files with parts of tensors begin, or end.
 _SHARD: Final = "shard-"
 _OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER)
@@ -161,8 +159,16 @@ def stands_alone(path: Path) -> bool:
 
 def locate(path: str | os.PathLike[str], step: int | None = None) -> Place:
     """Finds the files of the model at `path`; in the folder of a training run, those of `step`, or of the newest
-    complete step. Raises FileNotFoundError or UsageError if there is none."""
+    complete step. Raises FileNotFoundError or UsageError if there is none, and RefusedError for a training checkpoint
+    with links that lead out of it."""
     path = resolve(path)
+    place = _locate(path, step)
+    if (place.parts or place.trainer) and not isinstance(path, (TreePath, StoredPath)):
+        check_inside(place.weights, place.path)
+    return place
+
+
+def _locate(path: Path, step: int | None) -> Place:
     name = path.name
     if name == "-" == str(path):
         raise UsageError(
@@ -259,6 +265,8 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     """Finds the files with parts of tensors in a folder with these files. None if there are none."""
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
+    from weighbridge.models.trainer_files import zero_files  # late, as below: few folders are of trainers
+
     if (states := zero_files(folder, names)) is not None:
         return Place(folder, states, folder, parts=True, trainer="deepspeed")
     if TENSORRT in names and "config.json" in names:
@@ -344,6 +352,8 @@ def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
 
         files, notes = orbax_files.files_of(folder)
         return Place(folder, files, folder, parts=True, trainer="orbax", notes=notes)
+    from weighbridge.models.trainer_files import megatron_files
+
     ranks = megatron_files(folder)
     return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
 
@@ -381,6 +391,8 @@ def _locate_step(folder: Path, step: int | None = None) -> Place | None:
         return None
     weights = runs.weights_of(run.taken)
     place = locate(weights)
+    if not isinstance(folder, (TreePath, StoredPath)):
+        check_inside(place.weights, folder)
     inside = [weights, *weights.parents]
     near = inside[: inside.index(folder) + 1]
     described = next((path for path in near if (path / "config.json").is_file()), place.folder)
@@ -405,30 +417,6 @@ def distributed_shards(names: Collection[str]) -> list[str]:
     """The safetensors with parts of tensors, if a folder with these files has no others."""
     parts = sorted(name for name in names if _DCP_SAFETENSORS.fullmatch(name))
     return parts if len(parts) == len(_weights(names, ".safetensors")) else []
-
-
-def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
-    """The files of DeepSpeed's ZeRO in a folder with these files: those with model states, then those of the processes
-    or, in a universal checkpoint, of the weights. None if there are none."""
-    if not any(name.endswith(ZERO_MODEL) or name.endswith(ZERO_OPTIMIZER) for name in names):
-        return None
-    from weighbridge.containers.torch import zero
-
-    universal = sorted((folder / zero.UNIVERSAL).glob(f"*/{zero.UNIVERSAL_FILE}"))
-    model = [folder / name for name in names if name.endswith(ZERO_MODEL)]
-    if universal and model:
-        return (*model, *universal)
-    files = zero.files_of(names)
-    return None if files is None else tuple(folder / name for name in files)
-
-
-def megatron_files(folder: Path) -> tuple[Path, ...]:
-    """The files of all ranks of Megatron-LM, or of NeMo, in a folder; empty for other folders."""
-    from weighbridge.containers.torch import megatron
-
-    ranks = (path for path in folder.iterdir() if megatron.is_rank_folder(path.name))
-    files = (path / name for path in ranks for name in megatron.FILES)
-    return tuple(sorted(path for path in files if path.is_file()))
 
 
 def distributed_in(folder: Path) -> list[Path]:
@@ -464,8 +452,11 @@ def models_in(folder: Path) -> tuple[Path, ...]:
     if not folder.is_dir():
         return ()
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    if zero_files(folder, names):
-        return ()
+    if any(name.endswith((ZERO_MODEL, ZERO_OPTIMIZER)) for name in names):
+        from weighbridge.models.trainer_files import zero_files
+
+        if zero_files(folder, names):
+            return ()
     for suffix in _SUFFIXES:
         if any(name.endswith(f"{suffix}.index.json") for name in names):
             return ()

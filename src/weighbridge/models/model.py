@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
@@ -55,6 +55,10 @@ class StepOptions:
     step: int | None = option(
         "Step of a training run's folder; the newest complete one by default.", metavar="N", least=0, section="Source"
     )
+
+
+#: The ends of the names of headers whose data is in other files: ONNX, OpenVINO, TensorFlow, Core ML.
+_WITH_DATA: Final = (".onnx", ".xml", ".index", ".mlmodel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +154,16 @@ def open_weights(path: str | Path, options: SourceOptions = SourceOptions()) -> 
         for source in sources:
             source.close()
         raise
+
+
+def files_of(path: str | Path) -> tuple[Path, ...]:
+    """Returns the files of the model at `path`, also those with data that its header names. Raises the errors of
+    `locate`, and of `open_weights` for a header."""
+    place = locate(path)
+    if place.single and place.weights[0].name.endswith(_WITH_DATA):
+        with open_weights(path) as model:
+            return model.place.files
+    return place.files
 
 
 def open_tokenizer(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> OpenModel | None:

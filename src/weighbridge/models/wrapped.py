@@ -22,6 +22,9 @@ _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
 _MLX_VLM: Final = "mlx-vlm's names are replaced by those of Hugging Face"
 _EMBEDDING: Final = "embedding.word_embeddings.weight"  # of Megatron-LM
+_KERAS_HUB: Final = "KerasHub's names are replaced by those of the family"
+_KERAS_EMBEDDING: Final = "layers/reversible_embedding/vars/0"
+_MAXTEXT_EMBEDDING: Final = "token_embedder.embedding"
 _CTRANSLATE2: Final = "CTranslate2's names are replaced by those of the family"
 _WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
 
@@ -68,8 +71,8 @@ def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 
 
 def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
-    """The model under canonical names if its names are Megatron-LM's or CTranslate2's, or under the family's names if
-    they are another framework's."""
+    """The model under canonical names if its names are Megatron-LM's, CTranslate2's, KerasHub's or MaxText's, or under
+    the family's names if they are another framework's."""
     if any(entry.name.endswith(_EMBEDDING) for entry in model.index):
         from weighbridge.models.megatron_roles import from_megatron  # late: few models have its names
 
@@ -80,6 +83,16 @@ def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 
         if (renamed := from_ctranslate2(model)) is not None:
             return renamed, [_CTRANSLATE2]
+    if any(entry.name.endswith(_KERAS_EMBEDDING) for entry in model.index):
+        from weighbridge.models.keras_roles import from_keras_hub  # late, likewise
+
+        if (renamed := from_keras_hub(model)) is not None and _fits(renamed):
+            return renamed, [_KERAS_HUB]
+    if any(entry.name.endswith(_MAXTEXT_EMBEDDING) for entry in model.index):
+        from weighbridge.models.maxtext_roles import from_maxtext  # late, likewise
+
+        if (found := from_maxtext(model)) is not None and _fits(found[0]):
+            return found
     from weighbridge.models.framework_names import from_frameworks  # late: only conversions to other names need it
 
     return next(((renamed, [note]) for renamed, note in from_frameworks(model) if _fits(renamed)), None)

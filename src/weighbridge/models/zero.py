@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
+from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER
 from weighbridge.containers.torch import zero
 from weighbridge.containers.torch.tree import read_tree
 from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
 from weighbridge.io.source import Source
-from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER, Place
+from weighbridge.models.locate import Place
 from weighbridge.models.stored_tensors import (
     FROM_FIRST_RANK,
     Dropped,

@@ -361,7 +361,7 @@ def _tensorrt(folder: Folder) -> FolderMatch | None:
 
 
 def _deepspeed(folder: Folder) -> FolderMatch | None:
-    from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER  # late, as above
+    from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER  # late, as above
 
     model, parts = ([n for n in folder.top if n.endswith(end)] for end in (ZERO_MODEL, ZERO_OPTIMIZER))
     if not model and not parts:
@@ -371,7 +371,7 @@ def _deepspeed(folder: Folder) -> FolderMatch | None:
 
 
 def _megatron(folder: Folder) -> FolderMatch | None:
-    from weighbridge.models.locate import megatron_files  # late, as above
+    from weighbridge.models.trainer_files import megatron_files  # late, as above
 
     ranks = megatron_files(folder.path)
     return ("", (f"{plural(len(ranks), 'rank')}, {ranks[0].parent.name}/{ranks[0].name} ...",), {}) if ranks else None

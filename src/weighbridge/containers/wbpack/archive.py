@@ -23,7 +23,9 @@ from weighbridge.containers.formats import PACKED_KEY, PACKED_SIGN
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import Source
 
-VERSION: Final = "1"
+#: The version of written files, and those that are read: 2 added pairs of floats.
+VERSION: Final = "2"
+VERSIONS: Final = ("1", VERSION)
 INDEX: Final = "wbpack.index"
 #: Names of the bytes between tensors: headers, padding.
 UNNAMED: Final = "wbpack.bytes."
@@ -107,7 +109,7 @@ def read_archive(source: Source) -> PackedArchive:
     another version."""
     index = safetensors.parse_stored(source)
     text = index.metadata
-    if (version := text.get(PACKED_KEY)) != VERSION:
+    if (version := text.get(PACKED_KEY)) not in VERSIONS:
         raise UnsupportedError(f"{source.name} is packed in version {version} of the format", hint="update weighbridge")
     numbers = [text.get(f"{PACKED_KEY}.{key}", "") for key in ("size", "chunk")]
     for key, value in zip(("size", "chunk"), numbers, strict=True):

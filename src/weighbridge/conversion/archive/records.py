@@ -15,7 +15,7 @@ from weighbridge.containers.formats import PACKED_KEY
 from weighbridge.containers.opening import parse
 from weighbridge.containers.safetensors.layout import METADATA
 from weighbridge.containers.wbpack.archive import CHUNK, OVERHEAD, UNNAMED
-from weighbridge.containers.wbpack.codec import Transform, pack_chunk, words_of
+from weighbridge.containers.wbpack.codec import Words, pack_chunk, words_of
 from weighbridge.io.location import walk
 from weighbridge.io.source import Source, Window
 from weighbridge.models.locate import Place
@@ -163,14 +163,14 @@ def base_places(sources: Sequence[Source]) -> Mapping[str, BasePlace]:
 
 def pack_best(dtype: DType | None, data: memoryview, base: memoryview | None) -> memoryview:
     """The smaller packed form of a chunk: without its base or as a delta."""
-    width, alone, delta = words_of(dtype)
-    best = None if base is None else _packed(width, delta, data, base)
+    alone, delta = words_of(dtype)
+    best = None if base is None else _packed(delta, data, base)
     if best is None or len(best) > _GOOD * len(data):
-        plain = _packed(width, alone, data, memoryview(b""))
+        plain = _packed(alone, data, memoryview(b""))
         best = plain if best is None or len(plain) < len(best) else best
     return best
 
 
-def _packed(width: int, transform: Transform, data: memoryview, base: memoryview) -> memoryview:
+def _packed(words: Words, data: memoryview, base: memoryview) -> memoryview:
     out = memoryview(bytearray(len(data) + OVERHEAD))
-    return out[: pack_chunk(width, transform, data, base, out)]
+    return out[: pack_chunk(words, data, base, out)]

@@ -108,7 +108,7 @@ class ModelForms(Closing):
         """Plans a form and opens its files; with an entry in `reasons` and no files if the plan is refused."""
         model = open_model(self.path)
         try:
-            for path in (*model.place.weights, *model.place.adapters) if self._allowed else ():
+            for path in (*model.place.files, *model.place.adapters) if self._allowed else ():
                 if not is_inside(str(path), self._allowed):
                     raise RefusedError(f"{path.name} is a link out of the folder that is served")
             # the same bytes as those of `wb quantize` and `wb convert`

@@ -22,6 +22,7 @@ from weighbridge.io.filesystem import is_inside, own_folders
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
 from weighbridge.models.locate import locate, models_in
+from weighbridge.models.model import files_of
 
 #: Suffix of the repository of a model's GGUFs.
 GGUF: Final = "-GGUF"
@@ -160,7 +161,7 @@ def _stored_files(model: Path, *, inside: bool = True) -> Iterator[tuple[str, Pa
     """The files of a model, by their names in its folder; or, unless `inside`, the links out of that."""
     place = locate(model)
     if not model.is_dir():
-        files = (path for path in (*place.weights, *place.adapters) if path.is_file())
+        files = (path for path in (*files_of(model), *place.adapters) if path.is_file())
         yield from ((path.name, path) for path in files if inside)
         return
     allowed = own_folders(str(place.folder))

@@ -17,6 +17,7 @@ from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.records import dataclass
 from weighbridge.io.location import RemotePath
 from weighbridge.models.locate import locate, models_in
+from weighbridge.models.model import files_of
 from weighbridge.reports.inspect.report import inspect
 from weighbridge.reports.inspect.width import WIDER
 from weighbridge.reports.stores.places import DEPTH, FOLDER, HUB, StorePlace, describe_error, kind_of, roots_of
@@ -197,7 +198,7 @@ def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: l
 
 def _weights(path: Path) -> tuple[Path, ...]:
     try:
-        return locate(path).weights
+        return files_of(path)
     except (OSError, WeighbridgeError):
         return ()
 

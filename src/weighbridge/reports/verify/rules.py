@@ -22,6 +22,7 @@ from weighbridge.containers.base import Finding, Severity, Stage
 from weighbridge.containers.formats import POINTERS
 from weighbridge.containers.numbered import sets
 from weighbridge.containers.zero_tail import unwritten
+from weighbridge.io.location import StoredPath, TreePath
 from weighbridge.io.source import FileSource, ReopenedFile
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
 from weighbridge.models.open import open_headers
@@ -304,10 +305,14 @@ def case_clash(repo: Repo) -> Iterator[Flaw]:
 
 
 def link_outside(repo: Repo) -> Iterator[Flaw]:
-    """Links that leave the folder. In the Hugging Face cache they lead to the blobs, two levels up or more."""
+    """Links that leave the folder, to files or to folders. In the Hugging Face cache they lead to the blobs, two levels
+    up or more."""
     root = repo.root.resolve()
-    for name in repo.names if not repo.single else ():
-        path = repo.root / name
+    here = not repo.single and not isinstance(repo.root, (TreePath, StoredPath))  # elsewhere nothing is a link
+    names = repo.names if here else ()
+    folders = {repo.root / parent for name in names for parent in PurePosixPath(name).parents}
+    linked = (path for folder in sorted(folders) for path in sorted(folder.iterdir()) if path.is_dir())
+    for path in (*(repo.root / name for name in names), *linked):
         if not path.is_symlink() or not path.exists():
             continue
         target = path.resolve()

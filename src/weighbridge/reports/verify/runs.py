@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.base import Severity
-from weighbridge.models.locate import ZERO_MODEL, ZERO_OPTIMIZER
+from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 

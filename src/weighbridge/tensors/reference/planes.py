@@ -13,7 +13,7 @@ Words = NDArray[np.unsignedinteger]
 
 _HEAD: Final = 12  # checksum, width, transform, two zeros
 _RAW, _CONSTANT, _PREFIX, _SPARSE = range(4)
-_PLAIN, _ROTATED, _DELTA, _FLOAT_DELTA = range(4)
+_PLAIN, _ROTATED, _DELTA, _FLOAT_DELTA, _PAIRS = range(5)
 _NESTED: Final = 2  # sparse planes inside each other
 _LONGEST: Final = 11  # bits of a code
 _TABLE: Final = 128 + 3 * 4  # code lengths, and the sizes of three streams
@@ -27,10 +27,11 @@ def unpack_chunk(packed: memoryview, base: memoryview, out: memoryview) -> None:
     _need(len(out) <= _CHUNK, "a chunk is too long")
     _need(data.size >= _HEAD, "a chunk ends too early")
     width, transform = int(data[8]), int(data[9])
-    is_known = width in (1, 2, 4, 8) and transform <= _FLOAT_DELTA and not data[10:12].any()
+    is_known = width in (1, 2, 4, 8) and transform <= _PAIRS and (transform != _PAIRS or width == 2)
+    is_known = is_known and not data[10:12].any()
     _need(is_known, "a chunk has unknown words")
     base_bytes = np.frombuffer(base, np.uint8) if len(base) else np.empty(0, np.uint8)
-    _need(base_bytes.size == (len(out) if transform >= _DELTA else 0), "a chunk needs its base")
+    _need(base_bytes.size == (len(out) if transform in (_DELTA, _FLOAT_DELTA) else 0), "a chunk needs its base")
     count = len(out) // width
     at = _HEAD + 4 * width
     _need(data.size >= at, "a chunk ends too early")
@@ -60,6 +61,8 @@ def _backward(values: Words, transform: int, base: Words) -> Words:
         return values
     if transform == _ROTATED:
         return (values >> unit) | (values << top)
+    if transform == _PAIRS:
+        return _unpaired(values)
     difference = (values >> unit) ^ (-(values & unit).astype(values.dtype))
     if transform == _DELTA:
         return difference + base
@@ -67,6 +70,14 @@ def _backward(values: Words, transform: int, base: Words) -> Words:
     ordered = np.where(base & sign != 0, ~base, base | sign) + difference
     result: Words = np.where(ordered & sign != 0, ordered ^ sign, ~ordered)
     return result
+
+
+def _unpaired(pairs: Words) -> Words:
+    """Two floats of a byte from the byte with both exponents and the one with signs and mantissas."""
+    low, high = pairs & pairs.dtype.type(0xFF), pairs >> pairs.dtype.type(8)
+    each = np.stack([high << 4 | low & 15, high & 0xF0 | low >> 4], axis=1).astype(np.uint8)
+    floats: Words = (each >> 1 | each << 7).reshape(-1).view(pairs.dtype)
+    return floats
 
 
 def _plane(data: Bytes, size: int, depth: int) -> Bytes:

@@ -1,0 +1,158 @@
+"""Checkpoints with MaxText's parameters become the models of transformers that they are made from. `maxtext_tree`
+writes the layout that MaxText's own converters read (models/maxtext_roles.py); MaxText isn't run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+from numpy.typing import NDArray
+from tests.golden_files import extracted, tensor_bytes
+
+import weighbridge as wb
+from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.models import maxtext_roles
+
+GOLDEN = Path(__file__).with_name("golden") / "keras_roles.zip"
+Tree = dict[str, NDArray[Any]]
+LAYER = {
+    "pre_self_attention_layer_norm.scale": "input_layernorm", "mlp.wi_0.kernel": "mlp.gate_proj",
+    "post_self_attention_layer_norm.scale": "post_attention_layernorm", "mlp.wi_1.kernel": "mlp.up_proj",
+    "self_attention.query.kernel": "self_attn.q_proj", "mlp.wo.kernel": "mlp.down_proj",
+    "self_attention.key.kernel": "self_attn.k_proj", "self_attention.query_norm.scale": "self_attn.q_norm",
+    "self_attention.value.kernel": "self_attn.v_proj", "self_attention.key_norm.scale": "self_attn.k_norm",
+    "self_attention.out.kernel": "self_attn.o_proj", "MoeBlock_0.gate.kernel": "block_sparse_moe.gate",
+}  # fmt: skip
+EXPERT = {"MoeBlock_0.wi_0": "w1", "MoeBlock_0.wi_1": "w3", "MoeBlock_0.wo": "w2"}
+CASES = [(case, scan, pairs) for case in ("llama", "mistral", "mixtral", "qwen3", "tied") for scan in (True, False)
+         for pairs in ((False, True) if case == "llama" else (False,))]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = extracted(GOLDEN, tmp_path_factory.mktemp("maxtext"))
+    for config in top.glob("*/config.json"):  # a model with rotary pairs is the same but for its config
+        settings = json.loads(config.read_text())
+        if settings["model_type"] == "llama":
+            paired = top / f"{config.parent.name}-pairs"
+            shutil.copytree(config.parent, paired)
+            scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": 8192, "rope_theta": 5e5}  # fmt: skip
+            settings.pop("rope_parameters", None)
+            (paired / "config.json").write_text(json.dumps(settings | {"rope_scaling": scaling, "rope_theta": 5e5}))
+    return top
+
+
+def as_maxtext(name: str, weight: NDArray[Any], config: dict[str, Any], pairs: bool) -> NDArray[Any]:
+    """A layer's parameter in MaxText's layout."""
+    if weight.ndim == 1:
+        return weight
+    if "self_attention" not in name:
+        return weight.T
+    if ".out." in name:
+        return weight.T.reshape(config["num_attention_heads"], -1, len(weight))
+    heads = config["num_attention_heads" if "query" in name else "num_key_value_heads"]
+    kernel = weight.T.reshape(weight.shape[1], heads, -1)
+    if pairs and "value" not in name:  # rows 0, size/2, 1, size/2 + 1 ...
+        kernel = np.stack(np.split(kernel, 2, axis=-1), axis=-1).reshape(kernel.shape)
+    if "query" in name and config["model_type"] != "qwen3":
+        kernel = kernel / np.float32(math.sqrt(kernel.shape[-1]))
+    return kernel
+
+
+def maxtext_tree(folder: Path, scan: bool, pairs: bool = False) -> Tree:
+    config = json.loads((folder / "config.json").read_text())
+    with wb.open(folder) as model:
+        stored = {name: model[name].numpy() for name in model}
+    layers: list[Tree] = []
+    for layer in range(config["num_hidden_layers"]):
+        front = f"model.layers.{layer}."
+        named = {mine: stored.get(f"{front}{theirs}.weight") for mine, theirs in LAYER.items()}
+        layers.append({k: as_maxtext(k, v, config, pairs) for k, v in named.items() if v is not None})
+        for mine, theirs in EXPERT.items():
+            each = [stored.get(f"{front}block_sparse_moe.experts.{e}.{theirs}.weight") for e in range(3)]
+            if each[0] is not None:
+                layers[-1][mine] = np.stack([expert.T for expert in each if expert is not None])
+    padded = np.concatenate([stored["model.embed_tokens.weight"], np.ones((6, config["hidden_size"]), np.float32)])
+    tree: Tree = {"token_embedder.embedding": padded, "decoder.decoder_norm.scale": stored["model.norm.weight"]}
+    if "lm_head.weight" in stored:
+        tree["decoder.logits_dense.kernel"] = stored["lm_head.weight"].T
+    for name in layers[0]:
+        if scan:
+            tree[f"decoder.layers.{name}"] = np.stack([layer[name] for layer in layers], axis=1)
+        else:
+            tree |= {f"decoder.layers_{n}.{name}": layer[name] for n, layer in enumerate(layers)}
+    return {f"params.params.{name}": np.ascontiguousarray(array) for name, array in tree.items()}
+
+
+def saved(tree: Tree, path: Path) -> Path:
+    wb.save({**tree, "opt_state.0.count": np.zeros((), np.int32)}, path)
+    return path
+
+
+@pytest.mark.parametrize(("case", "scan", "pairs"), CASES)
+def test_a_folder_has_the_tensors_of_transformers(
+    case: str, scan: bool, pairs: bool, root: Path, tmp_path: Path
+) -> None:
+    source = root / (f"{case}-pairs" if pairs else case)
+    path = saved(maxtext_tree(source, scan, pairs), tmp_path / "maxtext.safetensors")
+    result = wb.convert(path, tmp_path / "out", to="hf", config=source)
+    assert tensor_bytes(tmp_path / "out") == tensor_bytes(source)
+    assert any("MaxText's names are replaced" in note for note in result.notes)
+    assert any("are multiplied by" in note for note in result.notes) == (case != "qwen3")
+
+
+@pytest.mark.parametrize("case", ["llama", "mixtral", "qwen3"])
+@pytest.mark.parametrize("target", ["gguf", "mlx"])
+def test_other_targets_are_those_of_transformers_folder(case: str, target: str, root: Path, tmp_path: Path) -> None:
+    path = saved(maxtext_tree(root / case, scan=True), tmp_path / "maxtext.safetensors")
+    options: dict[str, Any] = {"to": "gguf", "tokenizer": False} if target == "gguf" else {"to": "mlx"}
+    end = ".gguf" if target == "gguf" else ""
+    wb.convert(path, tmp_path / f"mine{end}", config=root / case, **options)
+    wb.convert(root / case, tmp_path / f"theirs{end}", **options)
+    assert tensor_bytes(tmp_path / f"mine{end}") == tensor_bytes(tmp_path / f"theirs{end}")
+
+
+def test_padding_and_the_optimizer_are_listed(root: Path, tmp_path: Path) -> None:
+    path = saved(maxtext_tree(root / "llama", scan=True), tmp_path / "maxtext.safetensors")
+    plan = wb.plan_convert(path, tmp_path / "out", to="hf", config=root / "llama")
+    lost = {str(loss.tensor): loss.message for loss in plan.losses}
+    assert "optimizer" in lost["opt_state.0.count"]
+    assert "rows beyond the vocabulary" in lost["params.params.token_embedder.embedding"]
+
+
+def test_another_model_s_config_is_refused(root: Path, tmp_path: Path) -> None:
+    path = saved(maxtext_tree(root / "llama", scan=True), tmp_path / "maxtext.safetensors")
+    with pytest.raises(FormatError, match="shape differs"):
+        wb.convert(path, tmp_path / "out", to="hf", config=root / "qwen3")
+    assert not (tmp_path / "out").exists()
+
+
+ROWS = [
+    *((kind, role, {"router": "mixtral"}.get(role, "qwen3")) for kind in ("outside", "vectors", "matrices")
+      for role in getattr(maxtext_roles.maxtext_roles(), kind) if role != "embed"),
+    *(("experts", role, "mixtral") for role in maxtext_roles.maxtext_roles().experts),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "role", "case"), ROWS)
+def test_each_row_counts(
+    kind: str, role: str, case: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its row a role has no tensor."""
+    table = maxtext_roles.maxtext_roles()
+    rows = dict(getattr(table, kind))
+    del rows[role]
+    changed = structs.replace(table, **{kind: rows})
+    monkeypatch.setattr(maxtext_roles, "maxtext_roles", lambda: changed)
+    path = saved(maxtext_tree(root / case, scan=True), tmp_path / "maxtext.safetensors")
+    with contextlib.suppress(WeighbridgeError):
+        wb.convert(path, tmp_path / "out", to="hf", config=root / case)
+        assert tensor_bytes(tmp_path / "out") != tensor_bytes(root / case)
