@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +22,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.run import machine  # noqa: E402
 from tests.kernels import ggml  # noqa: E402
 
 from weighbridge.base.dtypes import BY_NAME, DType  # noqa: E402
@@ -129,9 +131,13 @@ def short(rows: Mapping[str, Mapping[str, Seconds]], targets: Mapping[str, tuple
 
 
 def beyond(rows: Mapping[str, Mapping[str, Seconds]], count: int, bound: float) -> list[str]:
-    """Types that cost more than twice what moving the floats does, at the widest level."""
-    level = native.levels()[-1]
-    cost = {name: statistics.median(m[level]) / count * 1e9 for name, m in rows.items()}
+    """Types that cost more than twice what moving the floats does."""
+    cost = {
+        f"{name} {level}": statistics.median(m[level]) / count * 1e9
+        for name, m in rows.items()
+        for level in (WIDE, NARROW)
+        if level in m
+    }
     return [f"{name} {ns:.2g} ns" for name, ns in cost.items() if ns > 2 * bound]
 
 
@@ -148,7 +154,8 @@ def main() -> None:
     simple = {n: m for n, m in plain.items() if n not in SEARCHED}
     codebook = [n for n in decoded if n[:3] in ("IQ1", "IQ2", "IQ3")]
     slower = short(decoded, dict.fromkeys(decoded, (1, 1))) + short(simple, dict.fromkeys(simple, (1, 1)))
-    print("## kernels\n\nOne core; nanoseconds a weight and, in brackets, how many times as fast as llama.cpp's own.\n")
+    print(f"## kernels\n\nMeasured on {date.today()}: {machine()}.\n")
+    print("One core; nanoseconds a weight and, in brackets, how many times as fast as llama.cpp's own.\n")
     print("\n".join(table("encode", plain, ENCODED, copy)))
     print("\n".join(table("encode with an importance matrix", weighted, ENCODED, copy)))
     print("\n".join(table("decode", decoded, DECODED, fill)))

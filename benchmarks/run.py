@@ -490,44 +490,41 @@ def _in_two_steps(work: Path, folder: Path, target: Path) -> str | None:
 
 
 def moves_section(work: Path, gigabytes: float) -> Section:
-    """MLX's parts to ggml's blocks and back, each beside a copy of what it writes."""
-    folder, mlx, file, k, of_k = (work / name for name in ("model", "mlx", "blocks.gguf", "k.gguf", "of-k"))
-    make("llama", folder, gigabytes)
+    """MLX's parts to ggml's blocks and back, GPTQ's and AWQ's words to MLX's; each beside a copy of what it writes."""
+    folder = make("llama", work / "model", gigabytes)
+    mlx, file, k, of_k = (work / name for name in ("mlx", "blocks.gguf", "k.gguf", "of-k"))
     wb = [sys.executable, "-m", "weighbridge", "-q"]
-    for command in (
-        ["convert", folder, mlx, "--to", "mlx", "--q-bits", "4", "--dtype", "f16"],
-        ["convert", mlx, file],
-        ["quantize", folder, k, "Q4_K", "--pure"],
-        ["convert", k, of_k, "--to", "mlx"],
-    ):
-        process([*wb, *command])()
+    process([*wb, "convert", folder, mlx, "--to", "mlx", "--q-bits", "4", "--dtype", "f16"])()
+    process([*wb, "quantize", folder, k, "Q4_K", "--pure"])()
+    for scheme in ("gptq", "awq"):
+        process([*wb, "convert", folder, work / scheme, "--to", "hf", "--scheme", scheme])()
+        process([*wb, "convert", work / scheme, work / f"of-{scheme}", "--to", "mlx"])()
+    process([*wb, "convert", mlx, file])()
+    process([*wb, "convert", k, of_k, "--to", "mlx"])()
     remove(folder)
-    wide = of_k / "model.safetensors"
     moves = {
-        "MLX to GGUF, 4 bits to Q4_1": (mlx, work / "ours.gguf", "cp + fsync of that GGUF"),
-        "GGUF to MLX, Q4_1 to 4 bits": (file, work / "back", "cp + fsync of that GGUF"),
-        "GGUF to MLX, Q4_K to 4 bits": (k, work / "of-k-again", "cp + fsync of that folder"),
+        "MLX to GGUF, 4 bits to Q4_1": (mlx, work / "ours.gguf", file),
+        "GGUF to MLX, Q4_1 to 4 bits": (file, work / "back", file),
+        "GGUF to MLX, Q4_K to 4 bits": (k, work / "of-k-again", of_k),
+        "GPTQ to MLX": (work / "gptq", work / "of-gptq-again", work / "of-gptq"),
+        "AWQ to MLX": (work / "awq", work / "of-awq-again", work / "of-awq"),
     }
-    contenders = {
-        f"wb: {name}": process([*wb, "convert", source, target, *(["--to", "mlx"] if "." not in target.name else [])],
-                               fresh=target)
-        for name, (source, target, _) in moves.items()
-    }  # fmt: skip
-    for name, source in (("cp + fsync of that GGUF", file), ("cp + fsync of that folder", wide)):
-        copy = work / f"copy-{source.name}"
-        contenders[name] = process(["cp", *_NO_REFLINK, source, copy], fresh=copy, after=sync(copy))
-    sizes = (f"{path.stat().st_size / 1e9:.1f} GB" for path in (file, wide))
+    contenders, targets = {}, []
+    for name, (source, target, written) in moves.items():
+        to = ["--to", "mlx"] if "." not in target.name else []
+        contenders[f"wb: {name}"] = process([*wb, "convert", source, target, *to], fresh=target)
+        copied = written if written.is_file() else written / "model.safetensors"
+        copy, cp = work / f"copy-{written.name}", f"cp + fsync of {written.name}"
+        contenders[cp] = process(["cp", *_NO_REFLINK, copied, copy], fresh=copy, after=sync(copy))
+        targets.append(Target(f"{name}: at least 80 % of {cp}", _of_cp(f"wb: {name}", 0.8, cp)))
+    sizes = (f"{path.stat().st_size / 1e9:.1f} GB" for path in (file, of_k / "model.safetensors"))
     return Section(
         "moves",
-        "Quantized weights from MLX to GGUF and back, their values unchanged: {} of Q4_1, {} of what Q4_K becomes; "
-        "pages in memory, outputs flushed.".format(*sizes),
+        "Quantized weights from MLX to GGUF and back, from GPTQ and AWQ to MLX, their values unchanged: {} of Q4_1, "
+        "{} of what Q4_K becomes; pages in memory, outputs flushed.".format(*sizes),
         contenders,
-        [
-            *(Target(f"{name}: at least 50 % of {cp}", _of_cp(f"wb: {name}", 0.5, cp))
-              for name, (_, _, cp) in moves.items()),
-            under_memory(300, [name for name in contenders if name.startswith("wb")]),
-        ],
-    )  # fmt: skip
+        [*targets, under_memory(300, [name for name in contenders if name.startswith("wb")])],
+    )
 
 
 def mlx_section(work: Path, gigabytes: float) -> Section:

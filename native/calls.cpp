@@ -268,6 +268,27 @@ void pack_codes(int bits, Bytes src, MutableBytes out) {
   kernels().pack_codes(bits, src.data, out.data, n);
 }
 
+void unpack_awq(Bytes src, MutableBytes out) {
+  const size_t n = whole("src", src, 4);
+  need_size("out", out, n * 8);
+  need_apart(out, src);
+  kernels().unpack_awq(src.data, out.data, n);
+}
+
+void transpose(size_t size, size_t rows, size_t columns, Bytes src, size_t src_stride, MutableBytes out,
+               size_t out_stride) {
+  need(size == 1 || size == 2 || size == 4 || size == 8, "elements of 1, 2, 4 or 8 bytes");
+  if (!rows || !columns) return;
+  // By division, since products of any numbers could wrap round.
+  need(columns <= src.size / size && rows <= out.size / size, "a row is longer than its matrix");
+  const size_t in_row = columns * size, out_row = rows * size;
+  need(src_stride >= in_row && out_stride >= out_row, "rows overlap");
+  need((src.size - in_row) / src_stride >= rows - 1 && (out.size - out_row) / out_stride >= columns - 1,
+       "rows run over the end");
+  need_apart(out, src);
+  kernels().transpose({size, rows, columns, src_stride}, src.data, out.data, out_stride);
+}
+
 // ---------------------------------------------------------------- blocks and MLX's parts
 
 void split(const char* dtype, Bytes src, MutableBytes codes, MutableBytes scales, MutableBytes biases) {

@@ -54,6 +54,10 @@ void pack_codes(int bits, Bytes src, MutableBytes out);
 // Empty `codes`, `scales` or `biases`: not wanted.
 void split(const char* dtype, Bytes src, MutableBytes codes, MutableBytes scales, MutableBytes biases);
 void join(const char* dtype, int bits, size_t group, Bytes codes, Bytes scales, Bytes offsets, MutableBytes out);
+void unpack_awq(Bytes src, MutableBytes out);
+// Rows of `columns` elements to rows of `rows`; both may be parts of wider matrices, as the strides say.
+void transpose(size_t size, size_t rows, size_t columns, Bytes src, size_t src_stride, MutableBytes out,
+               size_t out_stride);
 void byteswap(u32 word, Bytes src, MutableBytes out);
 void gather(Bytes src, Bytes index, size_t row_bytes, MutableBytes out);
 

@@ -119,6 +119,11 @@ struct RoundingOptions {
   int bits;  // of integer codes, 1 to 8
 };
 
+// Elements of `size` bytes, 1, 2, 4 or 8; `stride` bytes from a row to the next.
+struct Matrix {
+  size_t size, rows, columns, stride;
+};
+
 // A way to round floats to codes of `bits` bits (kernels/rounding.cpp). Runs that share a scale are whole sixteens unless
 // codes are bytes.
 struct RoundingRule {
@@ -176,6 +181,9 @@ struct Stream {
   /* n times 8 codes, a byte each, to and from a bit stream */                                                          \
   X(void, unpack_codes, (int bits, const u8* src, u8* dst, size_t n))                                                   \
   X(void, pack_codes, (int bits, const u8* src, u8* dst, size_t n))                                                     \
+  /* n words of eight nibbles, columns 0 2 4 6 1 3 5 7, to a byte each */                                               \
+  X(void, unpack_awq, (const u8* src, u8* dst, size_t n))                                                               \
+  X(void, transpose, (const Matrix& from, const u8* src, u8* dst, size_t dst_stride))                                   \
   /* src == dst is fine */                                                                                              \
   X(void, byteswap, (const u8* src, u8* dst, size_t n, u32 word))                                                       \
   X(void, gather, (const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes))                           \

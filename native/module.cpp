@@ -255,6 +255,10 @@ NB_MODULE(_native, m) {
         "Codes, a byte each, to a little-endian bit stream.");
   m.def("unpack_codes", calls::unpack_codes, "bits"_a, "src"_a, "out"_a, Unlocked(),
         "Codes of a little-endian bit stream, a byte each.");
+  m.def("unpack_awq", calls::unpack_awq, "src"_a, "out"_a, Unlocked(),
+        "Words of eight codes of four bits in AWQ's order, a byte each.");
+  m.def("transpose", calls::transpose, "size"_a, "rows"_a, "columns"_a, "src"_a, "src_stride"_a, "out"_a, "out_stride"_a,
+        Unlocked(), "A matrix of elements of `size` bytes, or a part of one, with rows and columns swapped.");
   m.def("regroups", calls::regroups, "operation"_a = "split", "Names of the block types that can be split, or joined.");
   m.def("split", calls::split, "dtype"_a, "src"_a, "codes"_a, "scales"_a, "biases"_a, Unlocked(),
         "Blocks to the parts that MLX stores, of those that aren't empty.");

@@ -1,9 +1,12 @@
 // ggml's blocks of 32: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4. Bytes equal to llama.cpp's quantize_row_*_ref and dequantize_row_*
 // (ggml-quants.c, b11549, built for x86-64), hostile input included.
 //
-// Encoding puts one block in each lane (lanes.hpp); decoding is a plain loop, since each output depends on one code.
+// Encoding reduces each block to its ends and codes it row by row, and has W blocks' scales side by side (rows.hpp); decoding is a
+// plain loop, since each output depends on one code.
 #include "blocks.hpp"
 #include "codes.hpp"
+#include "fp4.hpp"
+#include "rows.hpp"
 
 namespace weighbridge::WB_LEVEL {
 namespace {
@@ -102,95 +105,121 @@ void mxfp4_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 
 // ---------------------------------------------------------------- encode
 
+WB_INLINE const u8* row_of(const u8* src, int i) { return src + size_t(i) * N * 4; }
+
+// MAX(amax, |x|) over a block: a NaN is taken, and dropped at the next element.
+float running_max_of(const u8* row) {
+  float amax = 0;
+  for (size_t j = 0; j < N; ++j) {
+    const float a = bit_cast<float>(load<u32>(row, j) & F32_ABS);
+    amax = amax > a ? amax : a;
+  }
+  return amax;
+}
+
+// Bits of floats without a sign are in the order of the floats, with NaN above all: where there is one, one goes by one.
+WB_INLINE F32 running_max(const u8* src) {
+  const I32 most = reduce_elements<N>(src, splat(i32(0)), LARGER, F32_ABS);
+  F32 amax = as_f32(most);
+  each_lane(most > splat(i32(F32_INF)), [&](int i) { amax[i] = running_max_of(row_of(src, i)); });
+  return amax;
+}
 
 void encode_q8_0(const u8* src, Q8_0* dst, Counts& counts) {
-  F32 x[N];
-  load_columns(src, N * 4, x);
-  const F32 d = running_max(x) / splat(127.0f);
-  const F32 id = inverse(d);
+  const F32 d = running_max(src) / splat(127.0f);
+  const Spread id(inverse(d));
   store_scales<&Q8_0::d>(d, dst, counts);
-  I32 q[N];
-  for (size_t j = 0; j < N; ++j) q[j] = round_away(x[j] * id);
-  store_bytes<&Q8_0::qs>(q, dst);
+  code_rows<N>(src, [&](F32 x, int i) { return round_away(x * id[i]); },
+               [&](B32 q, int i) {  // one by one: as a whole, GCC puts it together in memory, and waits
+                 u8* qs = reinterpret_cast<u8*>(dst[i].qs);
+                 store(qs, 0, q.first), store(qs, 1, q.second);
+               });
 }
 
-// (int8_t)(v + shift), at most `top`, as C on x86-64 has it: the low byte of the truncated int32, sign extended.
-WB_INLINE I32 small_code(F32 v, float shift, i32 top) {
-  const I32 q = (truncate(v + splat(shift)) << 24) >> 24;
-  return select(q < splat(top), q, splat(top));
-}
-
-// The element of largest magnitude, with its sign; of equals the first.
-WB_INLINE F32 extreme_of(const F32 (&x)[N]) {
-  F32 amax = splat(0.0f), extreme = splat(0.0f);
+// The element of largest magnitude, with its sign; of equals the first. NaN never is.
+float extreme_of(const u8* row) {
+  float amax = 0, extreme = 0;
   for (size_t j = 0; j < N; ++j) {
-    const F32 a = absolute(x[j]);
-    const I32 larger = amax < a;
-    amax = select(larger, a, amax);
-    extreme = select(larger, x[j], extreme);
+    const float x = load<float>(row, j), a = bit_cast<float>(bit_cast<u32>(x) & F32_ABS);
+    extreme = amax < a ? x : extreme;
+    amax = amax < a ? a : amax;
   }
   return extreme;
 }
 
-// Smallest and largest, starting from the ends of f32: NaN and a block of Inf leave them there.
-WB_INLINE void range_of(const F32 (&x)[N], F32& low, F32& high) {
-  low = splat(3.40282347e+38f), high = splat(-3.40282347e+38f);
-  for (size_t j = 0; j < N; ++j) {
-    low = select(x[j] < low, x[j], low);
-    high = select(x[j] > high, x[j], high);
-  }
+// From both ends; blocks whose ends are equally far are looked through, those of zeros too.
+WB_INLINE F32 extremes(const u8* src) {
+  const F32 zero = splat(0.0f);
+  const F32 high = reduce_elements<N>(src, zero, LARGER);
+  const F32 low = reduce_elements<N>(src, zero, SMALLER);
+  F32 extreme = select(high > negative(low), high, low);
+  each_lane(high == negative(low), [&](int i) { extreme[i] = extreme_of(row_of(src, i)); });
+  return extreme;
 }
 
+// The first zero of a block, of whichever sign, if it has one.
+float first_zero_of(const u8* row) {
+  for (size_t j = 0; j < N; ++j)
+    if (load<float>(row, j) == 0) return load<float>(row, j);
+  return 0;
+}
 
+// Smallest and largest, starting from the ends of f32: NaN and a block of Inf leave them there. Of a smallest zero the sign
+// is stored; of a largest it counts only if all are zero.
+WB_INLINE void ranges(const u8* src, F32& low, F32& high) {
+  low = reduce_elements<N>(src, splat(3.40282347e+38f), SMALLER);
+  high = reduce_elements<N>(src, splat(-3.40282347e+38f), LARGER);
+  each_lane(low == splat(0.0f), [&](int i) {
+    low[i] = first_zero_of(row_of(src, i));
+    if (high[i] == 0) high[i] = low[i];
+  });
+}
+
+// Codes are C's (int8_t)(v + shift) on x86-64, at most `top`: the low byte of the truncated int32. Without a limit
+// (Q5_1), five of its bits are stored.
 void encode_q4_0(const u8* src, Q4_0* dst, Counts& counts) {
-  F32 x[N];
-  load_columns(src, N * 4, x);
-  const F32 d = extreme_of(x) / splat(-8.0f);
-  const F32 id = inverse(d);
+  const F32 d = extremes(src) / splat(-8.0f);
+  const Spread id(inverse(d));
   store_scales<&Q4_0::d>(d, dst, counts);
-  I32 q[N];
-  for (size_t j = 0; j < N; ++j) q[j] = small_code(x[j] * id, 8.5f, 15);
-  store_nibbles<&Q4_0::qs>(q, dst);
+  code_rows<N>(src, [&](F32 x, int i) { return truncate(x * id[i] + splat(8.5f)); },
+               [&](B32 q, int i) { put_nibbles(at_most(q, 15), dst[i].qs); });
 }
-
 
 void encode_q4_1(const u8* src, Q4_1* dst, Counts& counts) {
-  F32 x[N], low, high;
-  load_columns(src, N * 4, x);
-  range_of(x, low, high);
+  F32 low, high;
+  ranges(src, low, high);
   const F32 d = (high - low) / splat(15.0f);
-  const F32 id = inverse(d);
+  const Spread id(inverse(d)), least(low);
   store_scales<&Q4_1::d>(d, dst, counts);
   store_scales<&Q4_1::m>(low, dst, counts);
-  I32 q[N];
-  for (size_t j = 0; j < N; ++j) q[j] = small_code((x[j] - low) * id, 0.5f, 15);
-  store_nibbles<&Q4_1::qs>(q, dst);
+  code_rows<N>(src, [&](F32 x, int i) { return truncate((x - least[i]) * id[i] + splat(0.5f)); },
+               [&](B32 q, int i) { put_nibbles(at_most(q, 15), dst[i].qs); });
 }
 
+// The fifth bits to qh, the others as nibbles to qs.
+template <class B>
+WB_INLINE void put_5bit(B32 q, B& b) {
+  store(b.qh.bytes, 0, fifth_bits(q.first) | fifth_bits(q.second) << 16);
+  put_nibbles(q, b.qs);
+}
 
 void encode_q5_0(const u8* src, Q5_0* dst, Counts& counts) {
-  F32 x[N];
-  load_columns(src, N * 4, x);
-  const F32 d = extreme_of(x) / splat(-16.0f);
-  const F32 id = inverse(d);
+  const F32 d = extremes(src) / splat(-16.0f);
+  const Spread id(inverse(d));
   store_scales<&Q5_0::d>(d, dst, counts);
-  I32 q[N];
-  for (size_t j = 0; j < N; ++j) q[j] = small_code(x[j] * id, 16.5f, 31);
-  store_5bit(q, dst);
+  code_rows<N>(src, [&](F32 x, int i) { return truncate(x * id[i] + splat(16.5f)); },
+               [&](B32 q, int i) { put_5bit(at_most(q, 31), dst[i]); });
 }
 
-
 void encode_q5_1(const u8* src, Q5_1* dst, Counts& counts) {
-  F32 x[N], low, high;
-  load_columns(src, N * 4, x);
-  range_of(x, low, high);
+  F32 low, high;
+  ranges(src, low, high);
   const F32 d = (high - low) / splat(31.0f);
-  const F32 id = inverse(d);
+  const Spread id(inverse(d)), least(low);
   store_scales<&Q5_1::d>(d, dst, counts);
   store_scales<&Q5_1::m>(low, dst, counts);
-  I32 q[N];  // (uint8_t)(v + 0.5f); five of its bits are stored, without an upper limit
-  for (size_t j = 0; j < N; ++j) q[j] = truncate((x[j] - low) * id + splat(0.5f));
-  store_5bit(q, dst);
+  code_rows<N>(src, [&](F32 x, int i) { return truncate((x - least[i]) * id[i] + splat(0.5f)); },
+               [&](B32 q, int i) { put_5bit(q, dst[i]); });
 }
 
 // floorf(log2f(x)) of a finite x > 0. log2f is rounded, so the last few floats below a power of two have its logarithm:
@@ -209,18 +238,17 @@ WB_INLINE I32 floor_log2(F32 x) {
 // (uint8_t)(floorf(log2f(amax)) - 2 + 127), as C on x86-64 has it: tiny blocks wrap round to
 // scales far too large, and Inf gives 0.
 void encode_mxfp4(const u8* src, MXFP4* dst, Counts& counts) {
-  F32 x[N];
-  load_columns(src, N * 4, x);
-  const F32 amax = magnitude_of(x);
+  const F32 amax = reduce_elements<N>(src, splat(0.0f), LARGER, F32_ABS);
   const I32 known = (amax > splat(0.0f)) & (amax < splat(__builtin_huge_valf()));
   const I32 wide = select(known, floor_log2(amax) + splat(i32(125)), splat(i32(0)));
   const I32 e = wide & splat(i32(255));
   const I32 tiny = select(e == splat(i32(1)), splat(i32(0x00400000)), splat(i32(0x00200000)));
   const F32 d = as_f32(select(e < splat(i32(2)), tiny, (e - splat(i32(1))) << 23));
-  for (int i = 0; i < W; ++i) dst[i].e = u8(e[i]), counts.underflow += wide[i] < 0;
-  I32 q[N];
-  for (size_t j = 0; j < N; ++j) q[j] = nearest_fp4(x[j], d);
-  store_nibbles<&MXFP4::qs>(q, dst);
+  i32 stored[W];
+  memcpy(stored, &e, sizeof stored);
+  for (int i = 0; i < W; ++i) dst[i].e = u8(stored[i]);
+  each_lane(wide < splat(i32(0)), [&](int) { ++counts.underflow; });
+  fp4_rows<N>(src, amax, d, [&](B32 q, int i) { put_nibbles(q, dst[i].qs); });
 }
 
 }  // namespace

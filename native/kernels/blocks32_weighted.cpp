@@ -9,7 +9,8 @@ namespace weighbridge::WB_LEVEL {
 namespace {
 
 constexpr size_t N = 32;
-constexpr int SIDE = 4;                      // runs of W blocks that are searched side by side
+// Runs of W blocks that are searched side by side: one waits for its sums, four outgrow a cache of 32 KB.
+constexpr int SIDE = 2;
 constexpr size_t STEP = size_t(SIDE) * W;  // blocks
 
 constexpr Signed Q4_0_SEARCH = {32, 8};

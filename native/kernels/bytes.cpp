@@ -1,4 +1,4 @@
-// Moves that don't look at numbers: byte order, and rows picked by an index.
+// Moves that don't look at numbers: byte order, rows picked by an index, transposed matrices.
 #include "level.hpp"
 
 namespace weighbridge::WB_LEVEL {
@@ -19,7 +19,99 @@ void gather_fixed(const u8* WB_RESTRICT src, const i64* WB_RESTRICT index, u8* W
   for (size_t i = 0; i < rows; ++i) memcpy(dst + i * size, src + size_t(index[i]) * size, size);
 }
 
+// Squares of 16 bytes a row, in registers: log2(side) rounds, each interleaving the first half of the rows with the second
+// (as load_columns does). Element by element takes five times as long, since each store touches another line.
+template <class T>
+struct Square {
+  static constexpr size_t side = 16 / sizeof(T);
+
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+  typedef T V __attribute__((vector_size(16)));
+
+  WB_INLINE V first(V a, V b) {
+    if constexpr (side == 16)
+      return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    else if constexpr (side == 8)
+      return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    else if constexpr (side == 4)
+      return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    else
+      return __builtin_shufflevector(a, b, 0, 2);
+  }
+  WB_INLINE V last(V a, V b) {
+    if constexpr (side == 16)
+      return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    else if constexpr (side == 8)
+      return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+    else if constexpr (side == 4)
+      return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    else
+      return __builtin_shufflevector(a, b, 1, 3);
+  }
+
+  static void move(const u8* src, size_t src_stride, u8* dst, size_t dst_stride) {
+    V rows[side], next[side];
+    for (size_t i = 0; i < side; ++i) rows[i] = load<V>(src + i * src_stride);
+    for (size_t round = 1; round < side; round *= 2) {
+      for (size_t i = 0; i < side / 2; ++i) {
+        next[2 * i] = first(rows[i], rows[i + side / 2]);
+        next[2 * i + 1] = last(rows[i], rows[i + side / 2]);
+      }
+      for (size_t i = 0; i < side; ++i) rows[i] = next[i];
+    }
+    for (size_t i = 0; i < side; ++i) store(dst + i * dst_stride, 0, rows[i]);
+  }
+#else
+  static void move(const u8* src, size_t src_stride, u8* dst, size_t dst_stride) {
+    for (size_t i = 0; i < side; ++i)
+      for (size_t j = 0; j < side; ++j) store(dst + j * dst_stride, i, load<T>(src + i * src_stride, j));
+  }
+#endif
+};
+
+// In blocks of 64 bytes a side, so that lines are read and written whole.
+template <class T>
+void transpose_of(const Matrix& from, const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t dst_stride) {
+  constexpr size_t side = Square<T>::side, block = 4 * side;
+  for (size_t row = 0; row < from.rows; row += block)
+    for (size_t column = 0; column < from.columns; column += block)
+      for (size_t r = row; r < from.rows && r < row + block; r += side)
+        for (size_t c = column; c < from.columns && c < column + block; c += side) {
+          const u8* at = src + r * from.stride + c * sizeof(T);
+          u8* to = dst + c * dst_stride + r * sizeof(T);
+          if (r + side <= from.rows && c + side <= from.columns) {
+            Square<T>::move(at, from.stride, to, dst_stride);
+            continue;
+          }
+          for (size_t i = 0; i < side && r + i < from.rows; ++i)
+            for (size_t j = 0; j < side && c + j < from.columns; ++j)
+              store(to + j * dst_stride, i, load<T>(at + i * from.stride, j));
+        }
+}
+
+// Four nibbles of 16 bits to the low halves of every other byte.
+WB_INLINE u64 spread_nibbles(u64 x) {
+  x = (x | x << 24) & 0x000000FF000000FFu;
+  return (x | x << 12) & 0x000F000F000F000Fu;
+}
+
 }  // namespace
+
+void transpose(const Matrix& from, const u8* src, u8* dst, size_t dst_stride) {
+  switch (from.size) {
+    case 1: return transpose_of<u8>(from, src, dst, dst_stride);
+    case 2: return transpose_of<u16>(from, src, dst, dst_stride);
+    case 4: return transpose_of<u32>(from, src, dst, dst_stride);
+    case 8: return transpose_of<u64>(from, src, dst, dst_stride);
+  }
+}
+
+void unpack_awq(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const u32 word = load<u32>(src, i);
+    store(dst, i, spread_nibbles(word & 0xFFFF) | spread_nibbles(word >> 16) << 8);
+  }
+}
 
 void byteswap(const u8* src, u8* dst, size_t n, u32 word) {
   switch (word) {

@@ -56,8 +56,6 @@ struct SubBlock {
   I32 some, lost;     // lanes with something to search; and those where llama.cpp would stop
 };
 
-WB_INLINE F32 larger(F32 a, F32 b) { return select(a > b, a, b); }
-
 // Magnitudes and signs of eight elements.
 template <bool even>
 WB_INLINE I32 fold(F32* x, const F32* w) {

@@ -115,7 +115,7 @@ struct SubBlocks {
 template <int size>
 WB_INLINE F32 largest(const F32 (&values)[size]) {
   F32 top = splat(0.0f);
-  for (int i = 0; i < size; ++i) top = select(values[i] > top, values[i], top);
+  for (int i = 0; i < size; ++i) top = larger(values[i], top);
   return top;
 }
 

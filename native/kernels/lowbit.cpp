@@ -2,6 +2,8 @@
 // (ggml-quants.c, b11549, built for x86-64).
 #include "blocks.hpp"
 #include "codes.hpp"
+#include "fp4.hpp"
+#include "rows.hpp"
 
 namespace weighbridge::WB_LEVEL {
 namespace {
@@ -148,23 +150,23 @@ WB_INLINE I32 narrow_ue4m3(F32 x) {
   return select(exponent > splat(i32(0)), normal, denormal);
 }
 
-// W parts of 16 to their codes, and to their scales in W bytes. Four parts are one block.
+// W parts of 16, four of a block.
 void encode_nvfp4(const u8* src, NVFP4* dst, Counts& counts) {
-  F32 x[NVFP4_PART], d = splat(0.0f);
-  load_columns(src, NVFP4_PART * 4, x);
-  const F32 ideal = magnitude_of(x) / splat(6.0f);
+  const F32 amax = reduce_elements<NVFP4_PART>(src, splat(0.0f), LARGER, F32_ABS);
+  const F32 ideal = amax / splat(6.0f);
   const I32 scale = narrow_ue4m3(ideal);
+  i32 stored[W];
+  float d[W];
+  memcpy(stored, &scale, sizeof stored);
   for (int i = 0; i < W; ++i) {
-    dst[i / 4].d[i % 4] = u8(scale[i]);
-    d[i] = HALF_SCALES.v[scale[i]];
-    counts.underflow += scale[i] == 0 && ideal[i] != 0;
+    dst[i / 4].d[i % 4] = u8(stored[i]);
+    d[i] = HALF_SCALES.v[stored[i]];
   }
-  for (size_t j = 0; j < 8; j += 4) {
-    I32 word = splat(i32(0));
-    for (size_t k = j; k < j + 4; ++k)
-      word = word | ((nearest_fp4(x[k], d) | (nearest_fp4(x[k + 8], d) << 4)) << int(8 * (k - j)));
-    for (int i = 0; i < W; ++i) store(dst[i / 4].qs + i % 4 * 8 + j, 0, i32(word[i]));
-  }
+  each_lane((scale == splat(i32(0))) & (ideal != splat(0.0f)), [&](int) { ++counts.underflow; });
+  fp4_rows<NVFP4_PART>(src, amax, load<F32>(reinterpret_cast<const u8*>(d)), [&](B16 q, int i) {
+    const Halves h = halves(q);
+    store(dst[i / 4].qs, size_t(i % 4), h.first | h.second << 4);
+  });
 }
 
 // -1, 0, 1 -> 0, 1, 2. Only the low bits count, so that what doesn't fit (ggml's lroundf has 64 bits) is the same.

@@ -21,29 +21,6 @@
 namespace weighbridge::WB_LEVEL {
 namespace {
 
-// Bit 4 of each of sixteen bytes.
-WB_INLINE u32 fifth_bits(B16 codes) {
-#if WB_LANES > 4 || defined(__SSE2__)
-  return u32(_mm_movemask_epi8(bit_cast<__m128i>(codes << 3)));
-#else
-  u8 bytes[16];
-  store(bytes, 0, codes);
-  u32 out = 0;
-  for (u32 i = 0; i < 16; ++i) out |= u32(bytes[i] >> 4 & 1) << i;
-  return out;
-#endif
-}
-
-// Nibbles of halves: byte j has code j low and code j + 16 high.
-struct Nibbles {
-  B16 first, second;
-};
-WB_INLINE Nibbles nibbles(const u8* p) {
-  const B16 q = load16(p);
-  return {q & splat16(15), (q >> 4) & splat16(15)};
-}
-WB_INLINE void put_nibbles(B16 first, B16 second, u8* p) { store(p, 0, (first & splat16(15)) | (second << 4)); }
-
 // Eight bytes of nibbles in halves of eight, as for NVFP4.
 WB_INLINE B16 nibbles_of_8(const u8* p) {
   const u64 q = load<u64>(p), low = 0x0F0F0F0F0F0F0F0Fu;
@@ -73,7 +50,7 @@ struct NibbleRegroup {
   static constexpr size_t group = 32, parameter = 2;
 
   static void codes(const B& b, u8* stream) {
-    Nibbles q = nibbles(b.qs);
+    B32 q = nibbles(b.qs);
     if constexpr (wide) {
       const u32 high = load(b.qh);
       q.first = q.first | (spread_bits(high & 0xFFFF) & splat16(16));
@@ -88,7 +65,7 @@ struct NibbleRegroup {
     else offset_bias(b, zero, biases);
   }
   static void put(B16 first, B16 second, B& b) {
-    put_nibbles(first, second, b.qs);
+    put_nibbles({first, second}, b.qs);
     if constexpr (wide) store(b.qh.bytes, 0, fifth_bits(first) | fifth_bits(second) << 16);
   }
 };
@@ -215,14 +192,14 @@ struct MXFP4_Regroup {
   static constexpr size_t group = 32, parameter = 1;
 
   static void codes(const MXFP4& b, u8* stream) {
-    const Nibbles q = nibbles(b.qs);
+    const B32 q = nibbles(b.qs);
     put_stream16<4>(q.first, stream);
     put_stream16<4>(q.second, stream + 8);
   }
   static void scales(const MXFP4& b, u8* scales) { *scales = b.e; }
   static void put_block(const u8* stream, const u8* scales, MXFP4& b) {
     b.e = *scales;
-    put_nibbles(stream16<4>(stream), stream16<4>(stream + 8), b.qs);
+    put_nibbles({stream16<4>(stream), stream16<4>(stream + 8)}, b.qs);
   }
 };
 

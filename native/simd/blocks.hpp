@@ -53,10 +53,11 @@ WB_INLINE I32 narrow_scales(F32 d, Counts& counts) {
   const I32 size = as_i32(absolute(d)), stored = halves & splat(i32(0x7FFF));
   const I32 overflow = (size < splat(i32(F32_INF))) & (stored > splat(i32(0x7BFF)));
   const I32 underflow = (size != splat(i32(0))) & (stored == splat(i32(0)));
-  for (int i = 0; i < W; ++i) {
-    counts.overflow += u32(overflow[i]) & 1;
-    counts.underflow += u32(underflow[i]) & 1;
-  }
+  if (lane_bits(overflow | underflow))  // rare, and lanes one by one take as long as all the rest here
+    for (int i = 0; i < W; ++i) {
+      counts.overflow += u32(overflow[i]) & 1;
+      counts.underflow += u32(underflow[i]) & 1;
+    }
   return halves;
 }
 
@@ -69,7 +70,9 @@ WB_INLINE u8* bytes_of(B& block) {
 // The low halves of words, at byte `at` of the field.
 template <auto field, class B>
 WB_INLINE void store_halves(I32 words, B* dst, size_t at = 0) {
-  for (int i = 0; i < W; ++i) store(bytes_of<field>(dst[i]) + at, 0, u16(words[i]));
+  i32 each[W];  // in memory: a lane of a wide vector takes two more instructions to reach
+  memcpy(each, &words, sizeof each);
+  for (int i = 0; i < W; ++i) store(bytes_of<field>(dst[i]) + at, 0, u16(each[i]));
 }
 
 template <auto field, class B>
@@ -123,7 +126,7 @@ WB_INLINE F32 running_max(const F32 (&x)[N]) {
   F32 amax = splat(0.0f);
   for (size_t j = 0; j < N; ++j) {
     const F32 a = absolute(x[j]);
-    amax = select(amax > a, amax, a);
+    amax = larger(amax, a);
   }
   return amax;
 }
@@ -134,7 +137,7 @@ WB_INLINE F32 magnitude_of(const F32 (&x)[N]) {
   F32 amax = splat(0.0f);
   for (size_t j = 0; j < N; ++j) {
     const F32 a = absolute(x[j]);
-    amax = select(amax < a, a, amax);
+    amax = larger(a, amax);
   }
   return amax;
 }

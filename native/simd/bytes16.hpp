@@ -102,6 +102,107 @@ WB_INLINE Sixteen widened(B16 codes) {
 }
 #endif
 
+// Thirty-two bytes.
+struct B32 {
+  B16 first, second;
+};
+
+// Numbers to their low bytes, the way back from `widened`: sixteen, and thirty-two.
+WB_INLINE B16 narrowed(const I32 (&q)[16 / W]) {
+#if WB_LANES == 16
+  return bit_cast<B16>(_mm512_cvtepi32_epi8(bit_cast<__m512i>(q[0])));
+#elif WB_LANES == 8
+  const I32 byte = splat(i32(255));
+  const __m256i words = _mm256_packus_epi32(bit_cast<__m256i>(q[0] & byte), bit_cast<__m256i>(q[1] & byte));
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  return bit_cast<B16>(_mm_shuffle_epi32(bytes, 0xD8));  // fours 0, 2, 1, 3
+#elif defined(__SSE2__) && !defined(WB_PLAIN_LANES)
+  __m128i v[4];
+  for (int k = 0; k < 4; ++k) v[k] = bit_cast<__m128i>(q[k] & splat(i32(255)));
+  return bit_cast<B16>(_mm_packus_epi16(_mm_packs_epi32(v[0], v[1]), _mm_packs_epi32(v[2], v[3])));
+#elif (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+#define WB_LOW_BYTES(a, b)                                                                                 \
+  halves(__builtin_shufflevector(bit_cast<B16>(a), bit_cast<B16>(b), 0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, \
+                                 12, 16, 20, 24, 28)).first
+  return join(WB_LOW_BYTES(q[0], q[1]), WB_LOW_BYTES(q[2], q[3]));
+#undef WB_LOW_BYTES
+#else
+  B16 out{};
+  for (int i = 0; i < 16; ++i) out.v[i] = u8(q[i / W][i % W]);
+  return out;
+#endif
+}
+
+WB_INLINE B32 narrowed(const I32 (&q)[32 / W]) {
+#if WB_LANES == 8  // One permute for all, where halves take two each.
+  __m256i v[4];
+  for (int k = 0; k < 4; ++k) v[k] = bit_cast<__m256i>(q[k] & splat(i32(255)));
+  const __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(v[0], v[1]), _mm256_packus_epi32(v[2], v[3]));
+  const __m256i in_order = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  return {bit_cast<B16>(_mm256_castsi256_si128(in_order)), bit_cast<B16>(_mm256_extracti128_si256(in_order, 1))};
+#else
+  I32 first[16 / W], second[16 / W];
+  for (int k = 0; k < 16 / W; ++k) first[k] = q[k], second[k] = q[k + 16 / W];
+  return {narrowed(first), narrowed(second)};
+#endif
+}
+
+// Signed bytes, at most `top`.
+WB_INLINE B16 at_most(B16 x, int top) {
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+  typedef i8 S16 __attribute__((vector_size(16)));
+  const S16 most = S16{} + i8(top), s = bit_cast<S16>(x);
+  return bit_cast<B16>(s < most ? s : most);
+#else
+  for (int i = 0; i < 16; ++i) x.v[i] = i8(x.v[i]) < top ? x.v[i] : u8(top);
+  return x;
+#endif
+}
+
+WB_INLINE B32 at_most(B32 x, int top) { return {at_most(x.first, top), at_most(x.second, top)}; }
+
+// Signed bytes: 255 where a is above b.
+WB_INLINE B16 above(B16 a, B16 b) {
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+  typedef i8 S16 __attribute__((vector_size(16)));
+  return bit_cast<B16>(bit_cast<S16>(a) > bit_cast<S16>(b));
+#else
+  for (int i = 0; i < 16; ++i) a.v[i] = i8(a.v[i]) > i8(b.v[i]) ? 255 : 0;
+  return a;
+#endif
+}
+
+// Bit 4 of each of sixteen bytes.
+WB_INLINE u32 fifth_bits(B16 codes) {
+#if WB_LANES > 4 || defined(__SSE2__)
+  return u32(_mm_movemask_epi8(bit_cast<__m128i>(codes << 3)));
+#else
+  u8 bytes[16];
+  store(bytes, 0, codes);
+  u32 out = 0;
+  for (u32 i = 0; i < 16; ++i) out |= u32(bytes[i] >> 4 & 1) << i;
+  return out;
+#endif
+}
+
+// Low nibbles to high ones. Of bytes << 4 GCC 12 makes four additions.
+WB_INLINE B16 shifted_by_four(B16 x) {
+#if WB_LANES > 4 || defined(__SSE2__)
+  return bit_cast<B16>(_mm_slli_epi16(bit_cast<__m128i>(x & splat16(15)), 4));
+#else
+  return x << 4;
+#endif
+}
+
+// Nibbles of halves: byte j has code j low and code j + 16 high.
+WB_INLINE B32 nibbles(const u8* p) {
+  const B16 q = load16(p);
+  return {q & splat16(15), (q >> 4) & splat16(15)};
+}
+WB_INLINE void put_nibbles(B32 q, u8* p) {
+  store(p, 0, (q.first & splat16(15)) | shifted_by_four(q.second));
+}
+
 // scale * code
 WB_INLINE void put_scaled(B16 codes, float scale, u8* dst) {
   const Sixteen q = widened(codes);

@@ -40,19 +40,5 @@ WB_INLINE void decode_nibbles(const u8* WB_RESTRICT qs, float d, const i8 (&valu
 #endif
 }
 
-// The code nearest to x where d is the scale; of equals the first (best_index_mxfp4). Code 8 is 0 again, and never nearer.
-WB_INLINE I32 nearest_fp4(F32 x, F32 d) {
-  F32 least = absolute(splat(0.0f) * d - x);
-  I32 best = splat(i32(0));
-  for (i32 code = 1; code < 16; ++code) {
-    if (code == 8) continue;
-    const F32 error = absolute(splat(float(FP4_VALUES[code])) * d - x);
-    const I32 nearer = error < least;
-    best = select(nearer, splat(code), best);
-    least = select(nearer, error, least);
-  }
-  return best;
-}
-
 }  // namespace
 }  // namespace weighbridge::WB_LEVEL

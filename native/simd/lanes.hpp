@@ -82,6 +82,35 @@ WB_INLINE F32 absolute(F32 x) { return as_f32(as_i32(x) & splat(i32(0x7FFFFFFF))
 
 WB_INLINE F32 negative(F32 x) { return as_f32(as_i32(x) ^ splat(i32(0x80000000))); }
 
+// The larger and the smaller of two: C's `a > b ? a : b`, so a NaN in `a` loses and one in `b` stays. The instructions are
+// named because GCC 12 makes a comparison and a blend of that expression, two of the ten operations that a search's
+// innermost loop has for an element.
+#if WB_LANES == 16
+#define WB_PICK(V, M, name, suffix) bit_cast<V>(_mm512_##name##_##suffix(bit_cast<M>(a), bit_cast<M>(b)))
+#define WB_PICK_F32(name, op) WB_PICK(F32, __m512, name, ps)
+#define WB_PICK_I32(name, op) WB_PICK(I32, __m512i, name, epi32)
+#elif WB_LANES == 8
+#define WB_PICK(V, M, name, suffix) bit_cast<V>(_mm256_##name##_##suffix(bit_cast<M>(a), bit_cast<M>(b)))
+#define WB_PICK_F32(name, op) WB_PICK(F32, __m256, name, ps)
+#define WB_PICK_I32(name, op) WB_PICK(I32, __m256i, name, epi32)
+#else
+#if defined(__SSE2__) && !defined(WB_PLAIN_LANES)
+#define WB_PICK_F32(name, op) bit_cast<F32>(_mm_##name##_ps(bit_cast<__m128>(a), bit_cast<__m128>(b)))
+#else
+#define WB_PICK_F32(name, op) select(a op b, a, b)
+#endif
+#define WB_PICK_I32(name, op) select(a op b, a, b)
+#endif
+WB_INLINE F32 larger(F32 a, F32 b) { return WB_PICK_F32(max, >); }
+WB_INLINE F32 smaller(F32 a, F32 b) { return WB_PICK_F32(min, <); }
+WB_INLINE I32 larger(I32 a, I32 b) { return WB_PICK_I32(max, >); }
+WB_INLINE I32 smaller(I32 a, I32 b) { return WB_PICK_I32(min, <); }
+#if WB_LANES > 4
+#undef WB_PICK
+#endif
+#undef WB_PICK_F32
+#undef WB_PICK_I32
+
 // float -> int as x86's cvttss2si does it, on every machine: towards zero, and INT_MIN for NaN and what doesn't fit.
 // (C leaves those cases undefined; ggml's x86-64 build has these results.)
 WB_INLINE I32 truncate(F32 x) {
@@ -98,7 +127,13 @@ WB_INLINE I32 truncate(F32 x) {
 
 // roundf: nearest, halves away from zero. The largest float below a half, with x's sign, then truncation: exact.
 WB_INLINE I32 round_away(F32 x) {
+#if WB_LANES == 16  // both operations at once, x & sign | half
+  const I32 sign = splat(i32(0x80000000)), below = splat(i32(0x3EFFFFFF));
+  const I32 half = bit_cast<I32>(
+      _mm512_ternarylogic_epi32(bit_cast<__m512i>(x), bit_cast<__m512i>(sign), bit_cast<__m512i>(below), 0xEA));
+#else
   const I32 half = (as_i32(x) & splat(i32(0x80000000))) | splat(i32(0x3EFFFFFF));
+#endif
   return truncate(x + as_f32(half));
 }
 

@@ -13,7 +13,7 @@ constexpr float LARGEST = 3.402823466e38f;
 WB_INLINE F32 least_lane(F32 x) {
   for (int half = W / 2; half; half /= 2) {
     const F32 other = permute(x, lane_numbers() ^ splat(i32(half)));
-    x = select(x < other, x, other);
+    x = smaller(x, other);
   }
   return x;
 }

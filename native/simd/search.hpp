@@ -34,15 +34,24 @@ WB_INLINE I32 nearest(F32 x) {
 }
 
 WB_INLINE I32 limit(I32 x, i32 low, i32 high) {
-  x = select(x < splat(high), x, splat(high));
-  return select(x > splat(low), x, splat(low));
+  return larger(smaller(x, splat(high)), splat(low));
+}
+
+// nearest(x) as a float, where |x| < 2^22. (The instruction leaves -0 where the sum makes it 0: no sum or difference that the
+// searches make of codes keeps that sign.)
+WB_INLINE F32 nearest_float(F32 x) {
+#if WB_LANES == 16
+  return bit_cast<F32>(_mm512_roundscale_ps(bit_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif WB_LANES == 8
+  return bit_cast<F32>(_mm256_round_ps(bit_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  return (x + splat(ROUNDER)) - splat(ROUNDER);
+#endif
 }
 
 // limit(nearest(x), low, high) as a float, where |x| < 2^22. A NaN becomes `low`.
 WB_INLINE F32 limited(F32 x, float low, float high) {
-  x = select(x > splat(low), x, splat(low));
-  x = select(x < splat(high), x, splat(high));
-  return (x + splat(ROUNDER)) - splat(ROUNDER);
+  return nearest_float(smaller(larger(x, splat(low)), splat(high)));
 }
 
 WB_INLINE F32 square_root(F32 x) {
@@ -79,7 +88,7 @@ WB_INLINE void signed_sums(const F32 (&x)[P][S.size], const F32 (&w)[P][S.size],
       const F32 v = tried[p] * x[p][i];
       F32 l = v;
       if constexpr (tame && !finer)
-        l = (select(v < splat(float(S.zero - 1)), v, splat(float(S.zero - 1))) + splat(ROUNDER)) - splat(ROUNDER);
+        l = nearest_float(smaller(v, splat(float(S.zero - 1))));
       else
         l = signed_code<S, tame>(v);
       sum_lx[p] = sum_lx[p] + wx[p][i] * l;
@@ -226,8 +235,8 @@ WB_INLINE Range plain_range(const F32 (&x)[S.size], const F32 (&w)[S.size]) {
   F32 lowest = x[0];
   r.high = x[0], r.sum_w = w[0], r.sum_x = w[0] * x[0];
   for (int i = 1; i < S.size; ++i) {
-    lowest = select(x[i] < lowest, x[i], lowest);
-    r.high = select(x[i] > r.high, x[i], r.high);
+    lowest = smaller(x[i], lowest);
+    r.high = larger(x[i], r.high);
     r.sum_w = r.sum_w + w[i];
     r.sum_x = r.sum_x + w[i] * x[i];
   }
@@ -290,7 +299,7 @@ struct Sums {
 template <int size>
 F32 search_scale(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&codes)[size]) {
   F32 most = splat(0.0f), least = splat(0.0f);
-  for (int i = 0; i < size; ++i) most = select(most > x[i], most, x[i]);
+  for (int i = 0; i < size; ++i) most = larger(most, x[i]);
   const I32 nothing = most < splat(NOTHING), byte = splat(i32(255));
   F32 step = splat(float(top)) / most;
   const F32 plain = splat(1.0f) / step;
@@ -304,7 +313,7 @@ F32 search_scale(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&code
     F32 error = splat(0.0f);
     for (int i = 0; i < size; ++i) {
       const I32 l = nearest(tried * x[i]);
-      const F32 difference = x[i] - scale * to_float(select(l < splat(top), l, splat(top)));
+      const F32 difference = x[i] - scale * to_float(smaller(l, splat(top)));
       error = error + w[i] * difference * difference;
     }
     const I32 better = error < least;
@@ -314,7 +323,7 @@ F32 search_scale(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&code
   Sums sums{splat(0.0f), splat(0.0f)};
   for (int i = 0; i < size; ++i) {
     I32 l = nearest(step * x[i]);
-    l = select(l < splat(top), l, splat(top));
+    l = smaller(l, splat(top));
     codes[i] = l & byte;
     sums.lx = sums.lx + w[i] * x[i] * to_float(l);
     sums.l2 = sums.l2 + w[i] * to_float(l) * to_float(l);
@@ -325,7 +334,7 @@ F32 search_scale(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&code
       const F32 old = to_float(codes[i]), wx = w[i] * x[i];
       F32 lx = sums.lx - wx * old, l2 = sums.l2 - w[i] * old * old;
       I32 l = nearest(x[i] * l2 / lx);
-      l = select(l < splat(top), l, splat(top));
+      l = smaller(l, splat(top));
       I32 better = (I32(lx > splat(0.0f))) & (l2 > splat(0.0f)) & (l != codes[i]);
       lx = lx + wx * to_float(l);
       l2 = l2 + w[i] * to_float(l) * to_float(l);

@@ -147,6 +147,39 @@ def around_e4m3_scales() -> Floats:
     return x.reshape(-1)
 
 
+def around_fp4_borders() -> Floats:
+    """Parts of 16 with elements halfway between neighbours of FP4 and the floats beside these, of both signs, for every
+    E4M3 scale and some powers of two; and largest elements up to a hundred times the scale."""
+    codes = np.arange(1, 127, dtype=np.uint8)
+    scales = np.concatenate([floats.widen("F8_E4M3", codes) / 2, 2.0 ** np.arange(-130, 126, 5)]).astype(np.float32)
+    borders = np.array([0.5, 1.5, 2.5, 3.5, 5, 7, 10], np.float32)
+    with np.errstate(over="ignore"):
+        at = scales[:, None] * borders
+        near = np.stack([np.nextafter(at, np.float32(0)), at, np.nextafter(at, np.float32(np.inf))], -1)
+        near = near.reshape(scales.size, -1)
+        most = scales * np.float32(12)
+        x = np.concatenate(
+            [
+                np.column_stack([most, *(near * sign).T[part : part + 15]])
+                for sign in np.float32([1, -1])
+                for part in (0, 6)
+            ]
+        )
+        beyond = np.resize(np.array([9, 15, 23, 24, 25, 31, 40, 100], np.float32), scales.size) * scales
+        x = np.concatenate([x, np.column_stack([beyond, *near.T[:15]])])
+    return np.repeat(x, 2, axis=0).astype(np.float32).reshape(-1)  # twice: two parts are a block of MXFP4
+
+
+def of_two_signs() -> Floats:
+    """Blocks of 32 whose ends are equally far from zero, either one first; and blocks without negatives, with zeros of
+    both signs, either one first."""
+    rng = np.random.default_rng(8)
+    ends = rng.integers(-3, 4, (600, 32)).astype(np.float32)
+    zeros = np.where(rng.random((600, 32)) < 0.5, np.float32(0), np.float32(-0.0))
+    positive = np.where(rng.random((600, 32)) < 0.3, np.abs(ends), zeros)
+    return np.concatenate([ends, zeros, positive]).reshape(-1).astype(np.float32)
+
+
 def slow_to_settle() -> Floats:
     """One block of sixteen equal parts whose codes, gone through one by one, still change in the sixth round (which
     isn't made)."""

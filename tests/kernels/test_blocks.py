@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.kernels import ggml
-from tests.kernels.data import LEVELS, SETS, around_e4m3_scales, around_powers_of_two, numbers, running, slow_to_settle
+from tests.kernels.data import (
+    LEVELS,
+    SETS,
+    around_e4m3_scales,
+    around_fp4_borders,
+    around_powers_of_two,
+    numbers,
+    of_two_signs,
+    running,
+    slow_to_settle,
+)
 
 from weighbridge.base.dtypes import BY_NAME, Q4_0, Q8_0, TABLE, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -112,6 +122,20 @@ def test_q3_k_stops_after_five_rounds(path: str) -> None:
 def test_nvfp4_scales_at_all_roundings(path: str) -> None:
     x = around_e4m3_scales()
     np.testing.assert_array_equal(encode(BY_NAME["NVFP4"], x)[0], ggml.quantize(BY_NAME["NVFP4"], x))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["MXFP4", "NVFP4"])
+def test_fp4_at_all_roundings(name: str, path: str) -> None:
+    x = around_fp4_borders()
+    np.testing.assert_array_equal(encode(BY_NAME[name], x)[0], ggml.quantize(BY_NAME[name], x))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [name for name in ENCODED if BY_NAME[name].block == 32])
+def test_the_first_of_equals_gives_the_sign(name: str, path: str) -> None:
+    x = of_two_signs()
+    np.testing.assert_array_equal(encode(BY_NAME[name], x)[0], ggml.quantize(BY_NAME[name], x))
 
 
 @pytest.mark.parametrize("kind", SETS)

@@ -86,6 +86,7 @@ def test_a_plan_knows_the_types_without_the_reference_codecs(dtype: DType) -> No
 
 
 FOUR = np.zeros(4, np.uint8)
+SIXTEEN = np.zeros(16, np.uint8)
 ONES = np.ones(32, np.float32)
 WRONG_CALLS = {
     "unknown type": lambda: native.decode("Q9_9", FOUR, FOUR),
@@ -106,6 +107,16 @@ WRONG_CALLS = {
     "affine bits": lambda: native.affine_decode(9, 32, "F32", bytes(36), FOUR, FOUR, False, np.zeros(32, np.float32)),
     "affine group": lambda: native.affine_decode(4, 0, "F32", b"", b"", b"", False, FOUR[:0]),
     "affine weight": lambda: native.affine_decode(4, 32, "F32", bytes(15), FOUR, FOUR, False, np.zeros(32, np.float32)),
+    "transpose width": lambda: native.transpose(3, 2, 2, SIXTEEN, 6, np.zeros(16, np.uint8), 6),
+    "transpose row": lambda: native.transpose(4, 1, 2**62, FOUR, 2**64 - 1, FOUR, 4),
+    "transpose stride": lambda: native.transpose(4, 2, 1, FOUR, 3, np.zeros(8, np.uint8), 8),
+    "transpose source": lambda: native.transpose(1, 3, 2, np.zeros(5, np.uint8), 2, np.zeros(6, np.uint8), 3),
+    "transpose result": lambda: native.transpose(1, 3, 2, np.zeros(6, np.uint8), 2, np.zeros(5, np.uint8), 3),
+    "transpose far rows": lambda: native.transpose(1, 2**63, 1, FOUR, 2, FOUR, 2**63),
+    "transpose overlap": lambda: native.transpose(1, 2, 2, FOUR, 2, FOUR, 2),
+    "awq words": lambda: native.unpack_awq(FOUR[:3], np.zeros(8, np.uint8)),
+    "awq result": lambda: native.unpack_awq(FOUR, np.zeros(7, np.uint8)),
+    "awq overlap": lambda: native.unpack_awq(SIXTEEN[:4], SIXTEEN[2:10]),
     "swap width": lambda: native.byteswap(3, FOUR, FOUR),
     "swap overlap": lambda: native.byteswap(2, FOUR[:2], FOUR[1:3]),
     "gather index": lambda: native.gather(FOUR, np.array([4]), 1, np.zeros(1, np.uint8)),

@@ -1,6 +1,8 @@
-"""What stands in the numbers; and the moves that don't look at them: byte order, rows by an index."""
+"""What stands in the numbers; and the moves that don't look at them: byte order, rows by an index, transposes."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 import pytest
@@ -142,3 +144,36 @@ def test_gather_refuses_rows_that_are_not_there(bad: int, path: str) -> None:
     assert (out == 0x5A).all()
     with pytest.raises(UsageError):
         kernels.gather_rows(np.zeros(32, np.uint8), np.array([0, 1]), 8, out[1:])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+def test_a_transposed_part_of_a_matrix(size: int, path: str) -> None:
+    """Every edge of the squares that move together, at odd addresses; nothing beyond the part is written."""
+    for rows, columns in product((1, 2, 7, 16, 17, 64, 65), repeat=2):
+        source = RNG.integers(0, 256, (rows, (columns + 3) * size + 1), dtype=np.uint8)[:, 1:]
+        target = np.full((columns, (rows + 2) * size + 1), 0x5A, np.uint8)
+        part = source[:, : columns * size].view(f"V{size}")
+        kernels.transpose(part, target[:, 1 : 1 + rows * size].view(f"V{size}"))
+        want = source[:, : columns * size].reshape(rows, columns, size).swapaxes(0, 1).reshape(columns, -1)
+        np.testing.assert_array_equal(target[:, 1 : 1 + rows * size], want)
+        target[:, 1 : 1 + rows * size] = 0x5A
+        assert (target == 0x5A).all()
+
+
+def test_a_transposed_matrix_must_fit(path: str) -> None:
+    with pytest.raises(UsageError, match="doesn't become"):
+        kernels.transpose(np.zeros((2, 3), np.uint8), np.zeros((2, 3), np.uint8))
+    kernels.transpose(np.zeros((0, 3), np.uint8), np.zeros((3, 0), np.uint8))
+
+
+def test_codes_in_the_order_of_awq(path: str) -> None:
+    """The nibbles of a word are columns 0 2 4 6 1 3 5 7."""
+    words = np.concatenate([np.array([0x75316420], np.uint32), RNG.integers(0, 1 << 32, 99, dtype=np.uint32)])
+    nibbles = words[:, None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+    want = np.empty_like(nibbles)
+    want[:, [0, 2, 4, 6, 1, 3, 5, 7]] = nibbles
+    got = kernels.unpack_awq(words.view(np.uint8))
+    np.testing.assert_array_equal(got, want.reshape(-1))
+    np.testing.assert_array_equal(got[:8], np.arange(8))
+    with pytest.raises(UsageError):
+        kernels.unpack_awq(np.zeros(5, np.uint8))

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.tensors import kernels, np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from weighbridge.tensors.reference.floats import Bytes
 
 _PLANES: Final = MappingProxyType({2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)})
@@ -44,18 +42,7 @@ def _planar(bits: int, rows: Bytes) -> Bytes:
 
 
 def _awq(bits: int, rows: Bytes) -> Bytes:
-    """The low half of a word has the even columns, the high half the odd ones; interleaved, they form a stream."""
-    words = rows.reshape(-1).view(np.uint32)
-    return _stream(
-        4, (_spread(words & np.uint32(0xFFFF)) | _spread(words >> 16) << 4).view(np.uint8).reshape(rows.shape)
-    )
-
-
-def _spread(x: NDArray[Any]) -> NDArray[np.uint32]:
-    """Spreads four nibbles of 16 bits to the low halves of four bytes."""
-    x = (x | x << 8) & np.uint32(0x00FF00FF)
-    out: NDArray[np.uint32] = (x | x << 4) & np.uint32(0x0F0F0F0F)
-    return out
+    return kernels.unpack_awq(rows.reshape(-1)).reshape(len(rows), -1)
 
 
 def _high_first(bits: int, rows: Bytes) -> Bytes:

@@ -307,6 +307,34 @@ def unpack_codes(bits: int, src: Bytes) -> Bytes:
     return out
 
 
+def unpack_awq(src: Bytes) -> Bytes:
+    """Unpacks words of eight 4-bit codes, columns 0 2 4 6 1 3 5 7, to one byte per code in the order of the columns."""
+    words = _whole(src, 4)
+    if not native:
+        return affine.unpack_codes(4, src).reshape(-1, 2, 4).swapaxes(1, 2).reshape(-1)
+    out = np.empty(words * 8, np.uint8)
+    native.unpack_awq(src, out)
+    return out
+
+
+def transpose(src: Array, out: Array) -> None:
+    """Writes the matrix `src` to `out` with rows and columns swapped. Both are contiguous along a row, and may be parts
+    of wider matrices."""
+    rows, columns = src.shape
+    if out.shape != (columns, rows) or src.itemsize != out.itemsize:
+        raise UsageError(f"a matrix {src.shape} doesn't become {out.shape}")
+    if not native or src.itemsize not in (1, 2, 4, 8) or not src.size:
+        out[:] = src.T
+        return
+    native.transpose(src.itemsize, rows, columns, _span(src), src.strides[0], _span(out), out.strides[0])
+
+
+def _span(matrix: Array) -> Bytes:
+    """The bytes from a matrix's first element to its last."""
+    size = (matrix.shape[0] - 1) * matrix.strides[0] + matrix.shape[1] * matrix.itemsize
+    return np.lib.stride_tricks.as_strided(matrix.view(np.uint8), (size,), (1,))
+
+
 def pack_codes(bits: int, codes: Bytes) -> Bytes:
     """Packs codes (one byte each, below 2**bits) into a little-endian bit stream; a multiple of eight codes."""
     eights = _whole(codes, 8)

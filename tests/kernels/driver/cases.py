@@ -174,6 +174,13 @@ def moving() -> Iterator[Case]:
     for word in (2, 4, 8):
         data = RANDOM.integers(0, 256, word * 37, dtype=np.uint8)
         yield Case("byteswap", (word, data, Out(data.reshape(-1, word)[:, ::-1].reshape(-1))))
+    for size, (rows, columns) in product((1, 2, 4, 8), ((1, 1), (16, 16), (67, 5), (37, 150))):
+        data = RANDOM.integers(0, 256, (rows, columns, size), dtype=np.uint8)
+        out = Out(data.swapaxes(0, 1).reshape(-1))
+        yield Case("transpose", (size, rows, columns, data.reshape(-1), columns * size, out, rows * size))
+    words = RANDOM.integers(0, 256, 4 * 37, dtype=np.uint8)
+    codes = affine.unpack_codes(4, words).reshape(-1, 2, 4).swapaxes(1, 2).reshape(-1)
+    yield Case("unpack_awq", (words, Out(codes)))
     for size in (1, 2, 4, 8, 18, 20, 34, 77):
         data, index = RANDOM.integers(0, 256, size * 50, dtype=np.uint8), RANDOM.integers(0, 50, 2100)
         yield Case("gather", (data, index, size, Out(data.reshape(-1, size)[index].reshape(-1))))

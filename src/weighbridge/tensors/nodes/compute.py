@@ -292,7 +292,7 @@ class Transpose(UnaryNode):
             for a, b in self._bands(height):
                 with borrow(RowRange(self.source, matrix * height + a, matrix * height + b)) as (data,):
                     band = data.view(f"V{size}").reshape(b - a, width)
-                    stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
+                    kernels.transpose(band[:, column : column + count], stripe[at - lo : at - lo + count, a:b])
             at += count
 
     def _bands(self, height: int) -> Iterator[tuple[int, int]]:
