@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.api.writing import plan_convert, plan_merge, plan_quantize
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
@@ -19,17 +19,17 @@ from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff.diffusion import architectures
 from weighbridge.conversion.gguf.loadable import LayoutSource
-from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import results_first
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.pair import check_pair
-from weighbridge.models.llamacpp.towers import candidate_of
+from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.llamacpp.companions import companion, towers_beside
 from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
-from weighbridge.models.open import open_headers, open_model
+from weighbridge.models.open import open_headers
+from weighbridge.shipping.plan import ShipRequest
 
 _LICENCES: Final = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "USE_POLICY.md")
 #: Ollama's name of each sampling default in a GGUF.
@@ -68,40 +68,19 @@ def in_place(model: OpenModel) -> bool:
     return all(isinstance(file, FileSource) for file in model.index.files)
 
 
-def companion(path: Path, part: str, kind: str, keys: Mapping[str, Any]) -> Path:
-    """Returns the file of a projector, an adapter or a draft model for the GGUF with these key-values.
+class TowersFile(NamedTuple):
+    """A model's mmproj file. `plan`: writes it first; None if it exists."""
 
-    Raises FormatError if its `general.type` isn't `kind`, UsageError if a projector's embeddings differ in width from
-    the model's.
-    """
-    with open_model(path) as model:
-        actual = model.metadata.get("general.type", "model") if model.format == "gguf" else model.format
-        if actual != kind:
-            raise FormatError(f"not a {part}", path=str(path), field="general.type", expected=kind, found=actual)
-        if kind == "mmproj":
-            check_pair(keys, candidate_of(model))
-        return model.place.weights[0]
-
-
-def projectors_near(weights: Path, keys: Mapping[str, Any]) -> tuple[list[Path], list[str]]:
-    """Returns the projector next to a GGUF with these key-values, if exactly one has its width, and notes on others."""
-    suitable, notes = [], []
-    for path in sorted(p for p in weights.parent.glob("*mmproj*.gguf") if p != weights):
-        try:
-            suitable.append(companion(path, "projector", "mmproj", keys).absolute())
-        except WeighbridgeError as error:
-            notes.append(f"{path.name} isn't used: {error.message}")
-    if len(suitable) > 1:
-        names = ", ".join(path.name for path in suitable)
-        return [], [*notes, f"without a projector: --mmproj chooses one of {names}"]
-    return suitable, notes
+    path: Path
+    size: int
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
 class GgufParts:
     """A model as a single GGUF. `file`: an existing one; otherwise `plan` converts it. `keys`: its metadata. `folder`:
-    contains the model. `described`: the Modelfile that names it, or one derived from Ollama's store. `mmproj`: the
-    second file of the plan."""
+    contains the model. `described`: the Modelfile that names it, or one derived from Ollama's store. `towers`: the
+    mmproj file."""
 
     file: Path | None
     plan: Plan | None
@@ -111,7 +90,7 @@ class GgufParts:
     folder: Path
     described: Modelfile | None = None
     notes: tuple[str, ...] = ()
-    mmproj: PlannedFile | None = None
+    towers: TowersFile | None = None
 
     @property
     def architecture(self) -> str:
@@ -174,24 +153,61 @@ def shortest_f32(value: float) -> float:
     return next((d for d in digits if struct.pack("<f", d) == struct.pack("<f", value)), value)
 
 
-def as_gguf(path: Path, type: str | None, staged: Path, arch_file: str | os.PathLike[str] | None = None) -> GgufParts:
-    """Returns the model at `path` as a single GGUF, converted to `staged` unless it is one already."""
-    if type is None and (stored := stored_gguf(path)) is not None:
-        return _of_language(path, stored)
+def as_gguf(request: ShipRequest, staged: Path, staged_towers: Path | None = None) -> GgufParts:
+    """Returns a model as a single GGUF, converted to `staged` unless it is one already, with its mmproj file: the
+    requested one, that of the model, or one that is converted to `staged_towers`, by default next to `staged` under the
+    name that the reference converter gives it."""
+    path, type = request.path, request.options.type
+    given = request.options.mmproj
+    if type is None and (stored := stored_gguf(path, find=given is None)) is not None:
+        return _with_given(_of_language(path, stored), given)
     with open_headers(path).model as model:
         several = model.format == "gguf" and not model.place.single
-    plan: Plan
-    if type is not None:
-        plan = plan_quantize(path, staged, type, parents=True, arch_file=arch_file)
-    elif several:
-        plan = plan_merge(path, staged, parents=True, arch_file=arch_file)
-    else:
-        plan = plan_convert(path, staged, to="gguf", parents=True, arch_file=arch_file)
-    parts = _of_language(path, planned_gguf(path, plan))
-    notes = (f"converted to {parts.size:,} bytes of GGUF on the fly", *parts.notes)
+    plan, towers, notes = _planned(request, staged, several)
+    parts = _of_language(path, replace(planned_gguf(path, plan, find=given is None), plan=_alone(plan, 0, staged)))
+    notes = (f"converted to {parts.size:,} bytes of GGUF on the fly", *parts.notes, *notes)
     if type is None and not several and parts.file_type in ("F32", "F16", "BF16"):
         notes = (*notes, "unquantized, like the source; --type Q4_K_M quantizes it on the fly")
-    return replace(parts, notes=notes)
+    if towers:
+        target = staged_towers or staged.with_name(plan.files[1].name)
+        parts = replace(parts, towers=TowersFile(target, plan.files[1].layout.size, _alone(plan, 1, target)))
+    return _with_given(replace(parts, notes=notes), given)
+
+
+def _planned(request: ShipRequest, staged: Path, several: bool) -> tuple[Plan, bool, tuple[str, ...]]:
+    """Returns the plan of a GGUF, whether its second file is the model's mmproj file, and why it lacks one."""
+    options = request.options
+    how: dict[str, Any] = {"parents": True, "overwrite": options.overwrite, "arch_file": options.arch_file}
+
+    def convert(target: Path | str, **extra: Any) -> Plan:
+        if options.type is not None:
+            return plan_quantize(request.path, target, options.type, **how, **extra)
+        return plan_convert(request.path, target, to="gguf", **how, **extra)
+
+    if several and options.type is None:
+        return plan_merge(request.path, staged, **how), False, ()
+    with open_headers(request.path).model as model:
+        sees = model.format != "gguf" and projector_of_hf(model.config) is not None
+    if not sees or options.mmproj is not None:
+        return convert(staged), False, ()
+    try:
+        return convert(f"{staged}/", with_mmproj=True), True, ()
+    except WeighbridgeError as error:
+        reason = f"without its towers: {error.message}"
+        return convert(staged), False, (reason,)
+
+
+def _alone(plan: Plan, number: int, target: Path) -> Plan:
+    """Returns the plan of one of a plan's files, at `target`."""
+    return replace(plan, files=plan.files[number : number + 1], target=target, folder=False)
+
+
+def _with_given(parts: GgufParts, mmproj: str | os.PathLike[str] | None) -> GgufParts:
+    """Returns the parts with the mmproj file that was named."""
+    if mmproj is None:
+        return parts
+    file = companion(Path(mmproj), "projector", "mmproj", parts.keys)
+    return replace(parts, towers=TowersFile(file, file.stat().st_size))
 
 
 def _of_language(path: Path, parts: GgufParts) -> GgufParts:
@@ -204,8 +220,9 @@ def _of_language(path: Path, parts: GgufParts) -> GgufParts:
     return parts
 
 
-def stored_gguf(path: Path) -> GgufParts | None:
-    """Returns the model at `path` if it is a single GGUF. Raises UnsupportedError for a projector or an adapter."""
+def stored_gguf(path: Path, *, find: bool = True) -> GgufParts | None:
+    """Returns the model at `path` if it is a single GGUF; with its mmproj file if that is to be found. Raises
+    UnsupportedError for a projector or an adapter."""
     with open_headers(path).model as model:
         if not (is_gguf_with_adapters(model) and in_place(model)):
             return None
@@ -215,14 +232,26 @@ def stored_gguf(path: Path) -> GgufParts | None:
         # Lazy arrays become lists, so that they outlive the file.
         keys = {k: v if isinstance(v, str | int | float | bool) else list(v) for k, v in model.metadata.items()}
         parameters = sum(entry.spec.elements for entry in index)
-        return GgufParts(file, None, keys, index.files[0].size, parameters, model.place.folder, described_by(path))
+        parts = GgufParts(file, None, keys, index.files[0].size, parameters, model.place.folder, described_by(path))
+        return _with_found(parts, path, model) if find else parts
 
 
-def planned_gguf(path: Path, plan: Plan) -> GgufParts:
+def _with_found(parts: GgufParts, path: Path, model: OpenModel) -> GgufParts:
+    """Returns the parts of a GGUF with the mmproj file that belongs to it."""
+    found = towers_beside(path, model)
+    towers = None if found.path is None else TowersFile(found.path, found.path.stat().st_size)
+    return replace(parts, towers=towers, notes=(*parts.notes, *found.notes))
+
+
+def planned_gguf(path: Path, plan: Plan, *, find: bool = True) -> GgufParts:
     """Returns the model at `path` as the GGUF of a plan, the first of its files."""
     file, *rest = plan.files
     index = gguf.parse(LayoutSource(file.name, file.layout))
     losses = (f"{x.tensor}: {x.message}" if x.tensor else x.message for x in results_first(plan.losses))
     parameters = sum(entry.spec.elements for entry in index)
-    return GgufParts(None, plan, index.metadata, file.layout.size, parameters, locate(path).folder, described_by(path),
-                     (*plan.notes, *losses), rest[0] if rest else None)  # fmt: skip
+    parts = GgufParts(None, plan, index.metadata, file.layout.size, parameters, locate(path).folder, described_by(path),
+                      (*plan.notes, *losses))  # fmt: skip
+    if rest:
+        return replace(parts, towers=TowersFile(Path(rest[0].name), rest[0].layout.size, plan))
+    with open_headers(path).model as model:
+        return _with_found(parts, path, model) if find and model.format == "gguf" else parts

@@ -17,11 +17,12 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
+from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads, packaging
+from weighbridge.models.llamacpp.companions import FoundTowers, companion, towers_beside
 from weighbridge.models.model import OpenModel
-from weighbridge.models.modelfile import is_modelfile
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import companion, in_place, is_gguf_with_adapters, projectors_near, refuse_modelfile
+from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -44,8 +45,10 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     form = options.launcher or "command"
     if form not in FORMS:
         raise UsageError(f"unknown launcher {form!r}", hint=", ".join(FORMS))
-    convert = f"wb convert {shlex.quote(str(request.path))} model.gguf"
     with open_headers(request.path, request.source).model as model:
+        both = model.format != "gguf" and projector_of_hf(model.config) is not None
+        target = "ggufs/ --to gguf --with-mmproj" if both else "model.gguf"
+        convert = f"wb convert {shlex.quote(str(request.path))} {target}"
         if model.format != "gguf":
             raise UnsupportedError("llama-server reads GGUF only", hint=convert)
         if (packed := packaging(model)) is not None:
@@ -58,14 +61,14 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         embeds = f"{keys.get('general.architecture')}.pooling_type" in keys
         extra = [("--lora", path.absolute()) for path in model.place.adapters]
         check = _loads_check(loads(model))
-    others: list[str] = []
-    if options.mmproj is not None:
-        extra.insert(0, ("--mmproj", companion(Path(options.mmproj), "projector", "mmproj", keys).absolute()))
-    elif not is_modelfile(request.path):
-        projectors, others = projectors_near(weights, keys)
-        extra[:0] = [("--mmproj", path) for path in projectors]
+        if options.mmproj is not None:
+            found = FoundTowers(companion(Path(options.mmproj), "projector", "mmproj", keys))
+        else:
+            found = towers_beside(request.path, model)
+    if found.path is not None:
+        extra.insert(0, ("--mmproj", found.path.absolute()))
     fitted, notes = _fit(request)
-    notes = (*others, *notes)
+    notes = (*found.notes, *notes)
     o = request.options
     arguments = ["llama-server", "-m", str(weights)]
     arguments += [part for option, path in extra for part in (option, str(path))]
