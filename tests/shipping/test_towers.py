@@ -75,10 +75,9 @@ def test_ollama_gets_both(source: str, type: str | None, folder: Path, pair: Pat
 @pytest.mark.parametrize("type", [None, "Q8_0"])
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "modelfile"])
 def test_lm_studio_gets_both(source: str, type: str | None, folder: Path, pair: Path, tmp_path: Path) -> None:
-    options = {"store": tmp_path / "lm", "type": type}
     path = SOURCES[source](folder, pair, tmp_path)
     for overwrite in (False, True):
-        report = wb.ship("lmstudio", path, "me/eye", overwrite=overwrite, **options)
+        report = wb.ship("lmstudio", path, "me/eye", overwrite=overwrite, type=type, store=tmp_path / "lm")
         found = {file.name: file for file in (tmp_path / "lm" / "me" / "eye").iterdir()}
         towers = [file for name, file in found.items() if "mmproj" in name]
         assert [file.read_bytes() for file in towers] == [projector(pair)]

@@ -14,7 +14,7 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import StoreWriter
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
-from weighbridge.models.llamacpp.companions import companion, mmproj_name, towers_beside
+from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
 from weighbridge.shipping.model import as_gguf, in_place, refuse_modelfile
@@ -96,12 +96,9 @@ def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root:
         if path.is_file() and path not in place.weights and not path.name.startswith("."):
             copies.append(_Copy(path, folder / path.name, "beside the weights", path.stat().st_size))
     notes: tuple[str, ...] = ()
-    if request.options.mmproj is not None:
-        given = companion(Path(request.options.mmproj), "projector", "mmproj", model.metadata)
-        copies.append(_projector(given, folder))
-    elif model.format == "gguf":
-        found, notes = towers_beside(request.path, model)
-        copies += [_projector(found, folder)] if found else []
+    if model.format == "gguf":
+        towers, notes = find_towers(request.path, model, request.options.mmproj)
+        copies += [_projector(towers, folder)] if towers else []
     if (verdict := loads(model)).why:
         report, notes = replace(report, run=()), (*notes, f"{verdict.client} won't load it: {verdict.why}")
 

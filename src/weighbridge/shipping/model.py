@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from weighbridge.conversion.result import results_first
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.registry import projector_of_hf
-from weighbridge.models.llamacpp.companions import companion, towers_beside
+from weighbridge.models.llamacpp.companions import FoundTowers, companion, find_towers
 from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
@@ -157,57 +157,47 @@ def as_gguf(request: ShipRequest, staged: Path, staged_towers: Path | None = Non
     """Returns a model as a single GGUF, converted to `staged` unless it is one already, with its mmproj file: the
     requested one, that of the model, or one that is converted to `staged_towers`, by default next to `staged` under the
     name that the reference converter gives it."""
-    path, type = request.path, request.options.type
-    given = request.options.mmproj
-    if type is None and (stored := stored_gguf(path, find=given is None)) is not None:
-        return _with_given(_of_language(path, stored), given)
-    with open_headers(path).model as model:
-        several = model.format == "gguf" and not model.place.single
-    plan, towers, notes = _planned(request, staged, several)
-    parts = _of_language(path, replace(planned_gguf(path, plan, find=given is None), plan=_alone(plan, 0, staged)))
+    path, type, given = request.path, request.options.type, request.options.mmproj
+    if type is None and (stored := stored_gguf(path, given)) is not None:
+        return _of_language(path, stored)
+    plan, notes = _planned(request, staged)
+    parts = _of_language(path, planned_gguf(path, plan, given))
     notes = (f"converted to {parts.size:,} bytes of GGUF on the fly", *parts.notes, *notes)
-    if type is None and not several and parts.file_type in ("F32", "F16", "BF16"):
+    if type is None and parts.file_type in ("F32", "F16", "BF16"):
         notes = (*notes, "unquantized, like the source; --type Q4_K_M quantizes it on the fly")
-    if towers:
-        target = staged_towers or staged.with_name(plan.files[1].name)
-        parts = replace(parts, towers=TowersFile(target, plan.files[1].layout.size, _alone(plan, 1, target)))
-    return _with_given(replace(parts, notes=notes), given)
+    towers = parts.towers
+    if towers is not None and towers.plan is not None:
+        target = staged_towers or staged.with_name(towers.path.name)
+        towers = TowersFile(target, towers.size, _alone(plan, 1, target))
+    return replace(parts, plan=_alone(plan, 0, staged), notes=notes, towers=towers)
 
 
-def _planned(request: ShipRequest, staged: Path, several: bool) -> tuple[Plan, bool, tuple[str, ...]]:
-    """Returns the plan of a GGUF, whether its second file is the model's mmproj file, and why it lacks one."""
+def _planned(request: ShipRequest, staged: Path) -> tuple[Plan, tuple[str, ...]]:
+    """Returns the plan of a GGUF, with the mmproj file if the model has towers and none was named, and notes."""
     options = request.options
-    how: dict[str, Any] = {"parents": True, "overwrite": options.overwrite, "arch_file": options.arch_file}
-
-    def convert(target: Path | str, **extra: Any) -> Plan:
-        if options.type is not None:
-            return plan_quantize(request.path, target, options.type, **how, **extra)
-        return plan_convert(request.path, target, to="gguf", **how, **extra)
-
-    if several and options.type is None:
-        return plan_merge(request.path, staged, **how), False, ()
     with open_headers(request.path).model as model:
-        sees = model.format != "gguf" and projector_of_hf(model.config) is not None
+        several, sees = model.format == "gguf" and not model.place.single, has_towers(model)
+    how: dict[str, Any] = {"parents": True, "overwrite": options.overwrite, "arch_file": options.arch_file}
+    if several and options.type is None:
+        return plan_merge(request.path, staged, **how), ()
+    run: Callable[..., Plan] = plan_convert if options.type is None else plan_quantize
+    how |= {"to": "gguf"} if options.type is None else {"ftype": options.type}
     if not sees or options.mmproj is not None:
-        return convert(staged), False, ()
+        return run(request.path, staged, **how), ()
     try:
-        return convert(f"{staged}/", with_mmproj=True), True, ()
+        return run(request.path, f"{staged}/", with_mmproj=True, **how), ()
     except WeighbridgeError as error:
-        reason = f"without its towers: {error.message}"
-        return convert(staged), False, (reason,)
+        return run(request.path, staged, **how), (f"without its towers: {error.message}",)
+
+
+def has_towers(model: OpenModel) -> bool:
+    """Whether a folder's class has towers that see or hear, of which an mmproj file can be made."""
+    return model.format != "gguf" and projector_of_hf(model.config) is not None
 
 
 def _alone(plan: Plan, number: int, target: Path) -> Plan:
     """Returns the plan of one of a plan's files, at `target`."""
     return replace(plan, files=plan.files[number : number + 1], target=target, folder=False)
-
-
-def _with_given(parts: GgufParts, mmproj: str | os.PathLike[str] | None) -> GgufParts:
-    """Returns the parts with the mmproj file that was named."""
-    if mmproj is None:
-        return parts
-    file = companion(Path(mmproj), "projector", "mmproj", parts.keys)
-    return replace(parts, towers=TowersFile(file, file.stat().st_size))
 
 
 def _of_language(path: Path, parts: GgufParts) -> GgufParts:
@@ -220,9 +210,9 @@ def _of_language(path: Path, parts: GgufParts) -> GgufParts:
     return parts
 
 
-def stored_gguf(path: Path, *, find: bool = True) -> GgufParts | None:
-    """Returns the model at `path` if it is a single GGUF; with its mmproj file if that is to be found. Raises
-    UnsupportedError for a projector or an adapter."""
+def stored_gguf(path: Path, mmproj: str | os.PathLike[str] | None = None) -> GgufParts | None:
+    """Returns the model at `path` if it is a single GGUF, with its mmproj file. Raises UnsupportedError for a projector
+    or an adapter."""
     with open_headers(path).model as model:
         if not (is_gguf_with_adapters(model) and in_place(model)):
             return None
@@ -233,18 +223,16 @@ def stored_gguf(path: Path, *, find: bool = True) -> GgufParts | None:
         keys = {k: v if isinstance(v, str | int | float | bool) else list(v) for k, v in model.metadata.items()}
         parameters = sum(entry.spec.elements for entry in index)
         parts = GgufParts(file, None, keys, index.files[0].size, parameters, model.place.folder, described_by(path))
-        return _with_found(parts, path, model) if find else parts
+        return _with_towers(parts, find_towers(path, model, mmproj))
 
 
-def _with_found(parts: GgufParts, path: Path, model: OpenModel) -> GgufParts:
-    """Returns the parts of a GGUF with the mmproj file that belongs to it."""
-    found = towers_beside(path, model)
+def _with_towers(parts: GgufParts, found: FoundTowers) -> GgufParts:
     towers = None if found.path is None else TowersFile(found.path, found.path.stat().st_size)
     return replace(parts, towers=towers, notes=(*parts.notes, *found.notes))
 
 
-def planned_gguf(path: Path, plan: Plan, *, find: bool = True) -> GgufParts:
-    """Returns the model at `path` as the GGUF of a plan, the first of its files."""
+def planned_gguf(path: Path, plan: Plan, mmproj: str | os.PathLike[str] | None = None) -> GgufParts:
+    """Returns the model at `path` as the GGUF of a plan, the first of its files, with its mmproj file."""
     file, *rest = plan.files
     index = gguf.parse(LayoutSource(file.name, file.layout))
     losses = (f"{x.tensor}: {x.message}" if x.tensor else x.message for x in results_first(plan.losses))
@@ -254,4 +242,8 @@ def planned_gguf(path: Path, plan: Plan, *, find: bool = True) -> GgufParts:
     if rest:
         return replace(parts, towers=TowersFile(Path(rest[0].name), rest[0].layout.size, plan))
     with open_headers(path).model as model:
-        return _with_found(parts, path, model) if find and model.format == "gguf" else parts
+        if model.format == "gguf":
+            return _with_towers(parts, find_towers(path, model, mmproj))
+    if mmproj is None:
+        return parts
+    return _with_towers(parts, FoundTowers(companion(Path(mmproj), "projector", "mmproj", index.metadata)))

@@ -17,12 +17,11 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
-from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads, packaging
-from weighbridge.models.llamacpp.companions import FoundTowers, companion, towers_beside
+from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
+from weighbridge.shipping.model import has_towers, in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -46,8 +45,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     if form not in FORMS:
         raise UsageError(f"unknown launcher {form!r}", hint=", ".join(FORMS))
     with open_headers(request.path, request.source).model as model:
-        both = model.format != "gguf" and projector_of_hf(model.config) is not None
-        target = "ggufs/ --to gguf --with-mmproj" if both else "model.gguf"
+        target = "ggufs/ --to gguf --with-mmproj" if has_towers(model) else "model.gguf"
         convert = f"wb convert {shlex.quote(str(request.path))} {target}"
         if model.format != "gguf":
             raise UnsupportedError("llama-server reads GGUF only", hint=convert)
@@ -61,10 +59,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         embeds = f"{keys.get('general.architecture')}.pooling_type" in keys
         extra = [("--lora", path.absolute()) for path in model.place.adapters]
         check = _loads_check(loads(model))
-        if options.mmproj is not None:
-            found = FoundTowers(companion(Path(options.mmproj), "projector", "mmproj", keys))
-        else:
-            found = towers_beside(request.path, model)
+        found = find_towers(request.path, model, options.mmproj)
     if found.path is not None:
         extra.insert(0, ("--mmproj", found.path.absolute()))
     fitted, notes = _fit(request)

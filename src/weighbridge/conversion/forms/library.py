@@ -24,7 +24,7 @@ from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.io.filesystem import cached_repository, is_inside
 from weighbridge.io.location import StoredPath
 from weighbridge.models.arch.registry import projector_of_hf
-from weighbridge.models.llamacpp.companions import mmproj_name, towers_beside
+from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_model
 
@@ -152,7 +152,7 @@ class ModelForms(Closing):
 
     def _stored_towers(self, model: OpenModel) -> Mapping[str, FormFile]:
         """The mmproj file of a GGUF, unchanged; with an entry in `reasons` if there are several or it doesn't fit."""
-        path, notes = towers_beside(self.path, model)
+        path, notes = find_towers(self.path, model)
         if path is not None and self._allowed and not is_inside(str(path), self._allowed):
             notes = (f"{path.name} is a link out of the folder that is served",)
             path = None

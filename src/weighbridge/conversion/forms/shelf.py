@@ -19,7 +19,7 @@ from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.filesystem import is_inside, own_folders
 from weighbridge.io.location import open_source
-from weighbridge.models.llamacpp.companions import mmproj_name, towers_beside
+from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.locate import locate, models_in
 from weighbridge.models.open import open_headers
 
@@ -151,7 +151,7 @@ def _stored_files(model: Path, *, inside: bool = True) -> Iterator[tuple[str, Pa
         files = (path for path in (*place.weights, *place.adapters) if path.is_file())
         yield from ((path.name, path) for path in files if inside)
         with open_headers(model).model as opened:
-            towers = towers_beside(model, opened).path if opened.format == "gguf" else None
+            towers = find_towers(model, opened).path if opened.format == "gguf" else None
         if towers is not None and is_inside(str(towers), allowed) == inside:
             yield mmproj_name(towers, title_of(model)), towers
         return

@@ -2,6 +2,7 @@
 
     "img_in" = "x_embedder"                       a module: its weight and its bias
     "x.*.qkv" = ["y.*.to_q", "y.*.to_k", ...]     its rows, split: all parts but the last are square, or all are equal
+    { to = ["y.*.to_q", ...], grouped = true }    its rows, split: the first part is square, the others are equal
     { to = "norm_out.linear", swap = true }       the two halves of its rows change places, if it has two (scale, shift)
     { to = "attn.to_q", pointwise = true }        a convolution with 1 x 1 kernels in the file, a matrix in the folder
     { to = "text_projection.weight", transposed = true }
@@ -40,6 +41,7 @@ class NameRow(NamedTuple):
     swap: bool = False
     pointwise: bool = False
     transposed: bool = False
+    grouped: bool = False
 
 
 class NamePlace(NamedTuple):
@@ -122,7 +124,7 @@ def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
         for template, value in entries.items():
             columns = value if isinstance(value, dict) else {"to": value}
             to = (columns["to"],) if isinstance(columns["to"], str) else tuple(columns["to"])
-            flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed")}
+            flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed", "grouped")}
             below = parts[columns["parts"]] if "parts" in columns else {"": ""}
             for original, *names in _numbered((template, *to), counts):
                 for inner, name in below.items():
@@ -204,11 +206,22 @@ def _parts(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, L
     count = len(row.diffusers)
     if count == 1:
         return [node]
+    if row.grouped:
+        return _grouped(name, node, count, _width(name, tensors))
     width = _width(name, tensors) if count > 3 else shape[0] // count
     rest = shape[0] - width * (count - 1)
     if rest <= 0 or (count <= 3 and rest != width):
         raise FormatError(f"{name} has {shape[0]} rows, which don't split into {count} parts")
     return [_row_range(node, i * width, width if i < count - 1 else rest) for i in range(count)]
+
+
+def _grouped(name: str, node: LogicalTensor, count: int, width: int) -> list[LogicalTensor]:
+    """The rows of queries, as many as columns, and the others in equal parts."""
+    rest = node.spec.shape[0] - width
+    if rest <= 0 or rest % (count - 1):
+        raise FormatError(f"{name} has {node.spec.shape[0]} rows, which don't split into {count} parts")
+    each = rest // (count - 1)
+    return [_row_range(node, 0, width), *(_row_range(node, width + i * each, each) for i in range(count - 1))]
 
 
 def _joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping[str, LogicalTensor]) -> LogicalTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,24 +53,24 @@ def described_files(path: Path) -> Iterator[tuple[str, Path, str]]:
             yield part, file, kind
 
 
-def towers_beside(path: Path, model: OpenModel) -> FoundTowers:
-    """Returns the mmproj file of the GGUF that was opened at `path`: the one that its Modelfile or its store lists,
-    else the only one in its folder that seems to be the model's."""
+def find_towers(path: Path, model: OpenModel, given: str | os.PathLike[str] | None = None) -> FoundTowers:
+    """Returns the mmproj file of the GGUF that was opened at `path`: the `given` one, else that which its Modelfile or
+    its store lists, else the only one in its folder that seems to be the model's."""
+    listed = [file for part, file, _ in described_files(path) if part == "projector"]
+    if given is not None or listed:
+        return FoundTowers(companion(Path(given or listed[0]), "projector", "mmproj", model.metadata))
     if described_by(path) is not None:
-        listed = (file for part, file, _ in described_files(path) if part == "projector")
-        file = next(listed, None)
-        return FoundTowers(file and companion(file, "projector", "mmproj", model.metadata))
+        return FoundTowers(None)
     weights = model.place.weights[0]
-    suitable, notes = [], []
-    for file in sorted(p for p in weights.parent.glob("*mmproj*.gguf") if p != weights):
-        if (fault := _fault(file, model.metadata)) is None:
-            suitable.append(file)
-        else:
-            notes.append(f"{file.name} isn't used: {fault}")
+    faults = {
+        file: _fault(file, model.metadata) for file in sorted(weights.parent.glob("*mmproj*.gguf")) if file != weights
+    }
+    notes = tuple(f"{file.name} isn't used: {fault}" for file, fault in faults.items() if fault)
+    suitable = [file for file, fault in faults.items() if fault is None]
     if len(suitable) > 1:
         names = ", ".join(file.name for file in suitable)
         return FoundTowers(None, (*notes, f"without a projector: {names} fit, and one is needed"))
-    return FoundTowers(next(iter(suitable), None), tuple(notes))
+    return FoundTowers(next(iter(suitable), None), notes)
 
 
 def _fault(file: Path, keys: Mapping[str, Any]) -> str | None:
