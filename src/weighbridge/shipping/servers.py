@@ -19,6 +19,7 @@ from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
 from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads, packaging
 from weighbridge.models.llamacpp.companions import find_towers
+from weighbridge.models.mlxlm.towers import is_of_mlx_vlm
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
 from weighbridge.shipping.model import has_towers, in_place, is_gguf_with_adapters, refuse_modelfile
@@ -263,9 +264,9 @@ def mlx(request: ShipRequest) -> ShipPlan:
                          hint="add --device")  # fmt: skip
     refuse_modelfile(request.path, "mlx-lm")
     with open_headers(request.path, request.source).model as model:
-        checks = tuple(_mlx_checks(model))
+        checks, program = tuple(_mlx_checks(model)), "mlx_vlm" if is_of_mlx_vlm(model) else "mlx_lm"
     place = shlex.quote(str(request.path if request.path.is_dir() else request.path.parent))
-    run = (f"mlx_lm.chat --model {place}", f"mlx_lm.server --model {place}")
+    run = (f"{program}.chat --model {place}", f"{program}.server --model {place}")
     notes = _device_notes(request, "mlx")
     return ShipPlan(ShipReport("mlx", str(request.path), request.name, (), run, checks=checks, notes=notes))
 
@@ -280,7 +281,9 @@ def _mlx_checks(model: OpenModel) -> Iterator[ShipCheck]:
     loads = method is None or str(method).lower() in _MLX_METHODS
     yield ShipCheck("quantization", loads, str(method or "none") if loads else
                     f"mlx-lm doesn't load {method}: wb convert SRC DST --to mlx --q-bits 4")  # fmt: skip
-    if ok:
+    if is_of_mlx_vlm(model):
+        yield ShipCheck("model", True, f"mlx-vlm has a class for {model.config['model_type']}")
+    elif ok:
         yield _loads_check(in_mlx_lm(model))
 
 

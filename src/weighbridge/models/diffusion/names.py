@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from itertools import product
+from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
@@ -203,25 +203,21 @@ def _parts(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, L
         return [reshape(node, shape[:2])]
     if row.swap:
         return [_swapped(node, _width(name, tensors))]
-    count = len(row.diffusers)
-    if count == 1:
-        return [node]
-    if row.grouped:
-        return _grouped(name, node, count, _width(name, tensors))
-    width = _width(name, tensors) if count > 3 else shape[0] // count
-    rest = shape[0] - width * (count - 1)
-    if rest <= 0 or (count <= 3 and rest != width):
-        raise FormatError(f"{name} has {shape[0]} rows, which don't split into {count} parts")
-    return [_row_range(node, i * width, width if i < count - 1 else rest) for i in range(count)]
+    return [node] if len(row.diffusers) == 1 else _rows_of_parts(name, row, node, tensors)
 
 
-def _grouped(name: str, node: LogicalTensor, count: int, width: int) -> list[LogicalTensor]:
-    """The rows of queries, as many as columns, and the others in equal parts."""
-    rest = node.spec.shape[0] - width
-    if rest <= 0 or rest % (count - 1):
-        raise FormatError(f"{name} has {node.spec.shape[0]} rows, which don't split into {count} parts")
-    each = rest // (count - 1)
-    return [_row_range(node, 0, width), *(_row_range(node, width + i * each, each) for i in range(count - 1))]
+def _rows_of_parts(
+    name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, LogicalTensor]
+) -> list[LogicalTensor]:
+    """A tensor's rows, split into its parts."""
+    rows, count = node.spec.shape[0], len(row.diffusers)
+    first = _width(name, tensors) if row.grouped or count > 3 else rows // count
+    each = (rows - first) // (count - 1) if row.grouped else first
+    last = rows - first - each * (count - 2)
+    if each <= 0 or last <= 0 or (last != each and (row.grouped or count <= 3)):
+        raise FormatError(f"{name} has {rows} rows, which don't split into {count} parts")
+    sizes = (first, *[each] * (count - 2), last)
+    return [_row_range(node, start, size) for start, size in zip(accumulate((0, *sizes[:-1])), sizes, strict=True)]
 
 
 def _joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping[str, LogicalTensor]) -> LogicalTensor:
