@@ -18,6 +18,7 @@ from msgspec import Struct, convert
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
+from weighbridge.base.words import plural
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -188,7 +189,9 @@ def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple
             start = name.removesuffix(row.mlx[0])
             parts = [tensors[start + end] for end in row.mlx if start + end in tensors]
             if len(parts) < len(row.mlx):
-                raise FormatError(f"{start}{row.hf} consists of {len(row.mlx)} tensors, of which one is missing")
+                raise FormatError(
+                    f"{start}{row.hf} consists of {plural(len(row.mlx), 'tensor')}, of which one is missing"
+                )
             used |= {start + end for end in row.mlx}
             out |= {names.to_hf(start + end): node for end, node in _restored(row, parts).items()}
     return out, used
