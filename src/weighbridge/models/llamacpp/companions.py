@@ -69,7 +69,9 @@ def find_towers(path: Path, model: OpenModel, given: str | os.PathLike[str] | No
     suitable = [file for file, fault in faults.items() if fault is None]
     if len(suitable) > 1:
         names = ", ".join(file.name for file in suitable)
-        return FoundTowers(None, (*notes, f"without a projector: {names} fit, and one is needed"))
+        return FoundTowers(
+            None, (*notes, f"without a projector, as several fit: --mmproj of wb ship chooses one of {names}")
+        )
     return FoundTowers(next(iter(suitable), None), notes)
 
 
