@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.llama import make_folder
-from tests.models.mlx_vlm_cases import ALL, CASES, FORMS, case, recorded, summary
+from tests.models.mlx_vlm_cases import ALL, CASES, FORMS, RESPELLED, case, recorded, respelled, summary
 from tests.models.projector_cases import golden, weights, write_folder
 
 import weighbridge as wb
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.mlxlm import towers
 from weighbridge.models.mlxlm.towers import TowerNames, table
 from weighbridge.shipping.run import how_to_run
@@ -129,6 +129,89 @@ def test_a_config_of_transformers_5_gets_the_older_keys(name: str, tmp_path: Pat
     assert summary(tensors(tmp_path / "out")) == RECORD[name]["plain"]
 
 
+@pytest.mark.parametrize("name", RESPELLED)
+def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: str, tmp_path: Path) -> None:
+    """mlx-vlm loads these folders (`record_mlx_vlm`)."""
+    folder = write_folder(respelled(name), tmp_path / "m")
+    with wb.plan_convert(folder, tmp_path / "out", to="mlx", towers=True) as plan:
+        assert not any("mlx-vlm's class reads" in str(loss) for loss in plan.losses)
+        plan.run()
+    config, published = json.loads((tmp_path / "out" / "config.json").read_text()), case(name)["config"]
+    row = table().model[TYPES[name]]
+    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+        for key in keys:
+            written, expected = config[part][key], published[part][key]
+            assert isinstance(written, dict) or written == expected, key
+            assert not isinstance(written, dict) or written["mrope_section"] == expected["mrope_section"]
+    if row.tower:
+        assert config["vision_config"]["model_type"] == row.tower
+    assert summary(tensors(tmp_path / "out")) == RECORD[name]["plain"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.text or row.vision])
+def test_a_key_that_no_spelling_has_is_listed(kind: str, tmp_path: Path) -> None:
+    name = next(name for name in CASES if TYPES[name] == kind)
+    row = table().model[kind]
+    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+        for key, places in keys.items():
+            if isinstance(places, int) or any(place in ("hidden_size", "head_dim") for place in places.split()):
+                continue  # a constant, and keys without which no model is described
+            found = respelled(name)
+            for config in (found["config"], found["config"][part]):
+                for place in (key, *(place.partition(".")[0] for place in places.split())):
+                    config.pop(place, None)
+            with suppress(WeighbridgeError):  # a key that describes the language model
+                plan = wb.plan_convert(
+                    write_folder(found, tmp_path / f"{part}-{key}"), tmp_path / "out", to="mlx", towers=True
+                )
+                assert any(f"lacks {part}.{key}" in str(loss) for loss in plan.losses), key
+
+
+def test_transformers_5_s_experts_are_not_turned(tmp_path: Path) -> None:
+    """Their stacks have the outputs first. mlx-vlm's own converter turns them, and refuses the result."""
+    published, newer = case("qwen3-vl-moe"), case("qwen3-vl-moe")
+    down = "model.language_model.layers.0.mlp.experts.down_proj"
+    newer["names"][down] = golden()["qwen3-vl-moe"]["names"][down]
+    folders = [write_folder(found, tmp_path / at) for found, at in ((published, "old"), (newer, "new"))]
+    stored = load_file(folders[0] / "model.safetensors")
+    experts = {name: np.ascontiguousarray(t.swapaxes(1, 2)) for name, t in stored.items() if ".experts." in name}
+    save_file({**stored, **experts}, folders[1] / "model.safetensors", {"format": "pt"})
+    outs = [convert(folder, tmp_path / f"{folder.name}-out") for folder in folders]
+    assert summary(tensors(outs[0])) == summary(tensors(outs[1]))
+
+
+def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
+    found = case("kimi-vl")
+    del found["names"]["language_model.model.layers.1.mlp.experts.0.up_proj.weight"]
+    with pytest.raises(FormatError, match="number 0 is missing"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shape", [[64, 64], [2, 64, 63]])
+def test_a_stack_of_another_shape_is_an_error(shape: list[int], tmp_path: Path) -> None:
+    found = case("qwen3-vl-moe")
+    found["names"]["model.language_model.layers.0.mlp.experts.gate_up_proj"] = shape
+    with pytest.raises(WeighbridgeError):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shape", [None, (64, 64), (2, 31, 64)])
+def test_a_damaged_stack_of_mlx_vlm_is_an_error(shape: tuple[int, ...] | None, tmp_path: Path) -> None:
+    out = convert(write_folder(case("qwen3-vl-moe"), tmp_path / "m"), tmp_path / "out")
+    stored, name = tensors(out), "language_model.model.layers.0.mlp.switch_mlp.up_proj.weight"
+    stored[name] = np.ones(shape or (1,), np.float32)
+    if shape is None:
+        del stored[name]
+    for path in out.glob("*.safetensors*"):
+        path.unlink()
+    save_file(stored, out / "model.safetensors", {"format": "mlx"})
+    with pytest.raises(WeighbridgeError):
+        wb.convert(out, tmp_path / "back", to="hf")
+    assert not (tmp_path / "back").exists()
+
+
 def faults(row: TowerNames) -> list[TowerNames]:
     """The row without each prefix that the case needs, each turned tensor, its output and its older keys."""
     shorter = [row.prefixes[:at] + row.prefixes[at + 1 :] for at in range(len(row.prefixes))]
@@ -137,6 +220,14 @@ def faults(row: TowerNames) -> list[TowerNames]:
         *(msgspec.structs.replace(row, prefixes=rest) for rest in shorter),
         *(msgspec.structs.replace(row, channels_last=rest) for rest in turned),
         *([msgspec.structs.replace(row, head=[])] if row.head else []),
+        *(msgspec.structs.replace(row, endings=[e for e in row.endings if e is not one]) for one in row.endings),
+        *(
+            msgspec.structs.replace(
+                row, endings=[msgspec.structs.replace(e, turned=e.turned is not (e is one)) for e in row.endings]
+            )
+            for one in row.endings
+            if one.turned
+        ),
     ]
 
 
@@ -173,10 +264,15 @@ def with_experts(tmp_path: Path) -> Path:
     return write_folder(found, tmp_path / "experts")
 
 
+def with_pixtral(tmp_path: Path) -> Path:
+    return write_folder(golden()["pixtral"], tmp_path / "pixtral")
+
+
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], str]] = {
     "text": (lambda at: make_folder(at / "llama"), {}, UnsupportedError, "no table has mlx-vlm's names"),
     "gguf": (gguf_source, {}, UsageError, "doesn't apply to a GGUF"),
     "recipe": (lambda at: write_folder(case("smolvlm"), at / "m"), {"recipe": "mixed_3_4"}, UsageError, "recipe"),
+    "tower": (with_pixtral, {}, UnsupportedError, "mlx-vlm's llava has no tower pixtral"),
     "experts": (with_experts, {}, UnsupportedError, "layout of experts"),
 }
 
@@ -205,3 +301,8 @@ def test_the_language_model_alone_names_the_option(tmp_path: Path) -> None:
     with wb.plan_convert(folder, tmp_path / "whole", to="mlx", towers=True) as plan:
         assert how_to_run(plan) == f"mlx_vlm.chat --model {tmp_path / 'whole'}"
         assert not plan.losses
+        plan.run()
+    report = wb.ship("mlx", tmp_path / "whole")
+    assert report.run[0] == f"mlx_vlm.chat --model {tmp_path / 'whole'}"
+    assert [check.ok for check in report.checks if check.need == "model"] == [True]
+    assert wb.ship("mlx", folder).run[0].startswith("mlx_lm.chat")

@@ -57,6 +57,21 @@ def _gemma4(config: dict[str, Any]) -> None:
     config["text_config"]["global_head_dim"] = 16
 
 
+def _qwen3_moe(config: dict[str, Any]) -> None:
+    _qwen3(config)
+    text = config["text_config"]
+    text |= {"num_experts": text.pop("num_local_experts"), "tie_word_embeddings": False}
+
+
+def _llama4(config: dict[str, Any]) -> None:
+    config["vision_config"] |= {"rope_theta": 1e4, "vision_feature_layer": -1}
+    config["text_config"] |= {"rope_theta": 5e5}
+
+
+def _kimi(config: dict[str, Any]) -> None:
+    config["vision_config"] |= {"depth": 3, "embed_dim": 64, "num_heads": 4}
+
+
 def _unchanged(config: dict[str, Any]) -> None:
     pass
 
@@ -65,6 +80,7 @@ CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "qwen2-vl": _flat, "qwen2.5-vl": _flat, "qwen3-vl": _qwen3, "gemma3": _gemma3, "mistral3": _mistral3,
     "smolvlm": _unchanged, "idefics3": _unchanged, "internvl-chat": _unchanged, "dots-ocr": _unchanged,
     "glm-4v": _glm4v, "gemma4": _gemma4, "embedding-gemma2": _unchanged,
+    "qwen3-vl-moe": _qwen3_moe, "llama4": _llama4, "kimi-vl": _kimi,
 }  # fmt: skip
 
 
@@ -80,6 +96,19 @@ def _pair(class_: str, kind: str, tower: str, text: str, **more: Any) -> dict[st
         "vision_config": {"model_type": tower, "vision_use_head": False, **_TOWER},
         "text_config": {"model_type": text, "head_dim": 16, **_TEXT},
     }  # fmt: skip
+
+
+#: Cases whose config transformers 5 saves in another spelling, of which mlx-vlm's class gets all keys from the plan.
+RESPELLED: Final = ("qwen2-vl", "qwen2.5-vl", "qwen3-vl", "qwen3-vl-moe", "mistral3", "gemma4", "llama4", "kimi-vl")
+
+
+def respelled(name: str) -> dict[str, Any]:
+    """A case with its config as transformers 5 saves it, or as published code has it."""
+    found = case(name)
+    found["config"] = copy.deepcopy(golden()[name]["config"])
+    if name == "qwen3-vl-moe":  # the default of its class
+        found["config"]["text_config"]["tie_word_embeddings"] = False
+    return found
 
 
 #: Models that no projector's table has: their configs. Names come from transformers' classes.
@@ -118,6 +147,11 @@ def case(name: str) -> dict[str, Any]:
         return {"config": copy.deepcopy(CONFIGS[name]), "names": names, "preprocessor": PREPROCESSOR}
     found: dict[str, Any] = copy.deepcopy(golden()[name])
     CASES[name](found["config"])
+    if name == "qwen3-vl-moe":  # as published: a linear layer of each expert with the inputs first
+        layer = "model.language_model.layers.0.mlp.experts"
+        found["names"] |= {f"{layer}.gate_up_proj": [2, 64, 64], f"{layer}.down_proj": [2, 32, 64]}
+    if name == "kimi-vl":
+        found["names"]["language_model.model.layers.1.mlp.gate.e_score_correction_bias"] = [2]
     if name == "gemma3":
         position = "vision_tower.vision_model.embeddings.position_embedding.weight"
         found["names"] = {n: shape for n, shape in found["names"].items() if ".head." not in n} | {position: [256, 64]}

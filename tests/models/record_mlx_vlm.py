@@ -19,7 +19,19 @@ from mlx.utils import tree_flatten
 from mlx_vlm.quant_utils import quantize_model
 from mlx_vlm.utils import load_model, save_weights, skip_multimodal_module
 from safetensors.numpy import load_file
-from tests.models.mlx_vlm_cases import ALL, CONFIGS, FORMS, GOLDEN, GROUP, NAMES, case, recorded, summary
+from tests.models.mlx_vlm_cases import (
+    ALL,
+    CONFIGS,
+    FORMS,
+    GOLDEN,
+    GROUP,
+    NAMES,
+    RESPELLED,
+    case,
+    recorded,
+    respelled,
+    summary,
+)
 from tests.models.projector_cases import write_folder
 
 import weighbridge as wb
@@ -74,6 +86,13 @@ def main(check: bool) -> None:
                 assert read.keys() == made.keys(), (name, form)
                 assert all(mx.array_equal(read[key], made[key]) for key in made), (name, form)
                 print(name, form, len(made), "parameters: loaded, equal")
+        for name in RESPELLED:
+            ours = Path(place, f"{name}-respelled")
+            wb.convert(write_folder(respelled(name), Path(place, f"{name}-5")), ours, to="mlx", towers=True)
+            read = dict(tree_flatten(load_model(ours).parameters()))
+            expected = dict(tree_flatten(load_model(Path(place, f"{name}-plain")).parameters()))
+            assert all(mx.array_equal(read[key], expected[key]) for key in expected), name
+            print(name, "with the config of transformers 5: loaded, equal")
     if check:
         assert record == recorded()
     else:

@@ -346,7 +346,7 @@ HOSTILE: dict[str, tuple[Callable[[Parts], dict[str, bytes]], type[WeighbridgeEr
     "filepath above": (lambda p: titled(p, "a/../../model.gguf", key=FILEPATH), FormatError, "leads out"),
     "absolute title": (lambda p: titled(p, "/etc/model.gguf"), FormatError, "leads out"),
     "title of a drive": (lambda p: titled(p, "C:model.gguf"), FormatError, "leads out"),
-    "title of a folder": (lambda p: titled(p, "."), FormatError, "both a file and a folder"),
+    "title of a folder": (lambda p: titled(p, "."), FormatError, "the name of the folder"),
     "two titles": (lambda p: titled(p, "model.gguf", "./model.gguf"), FormatError, "two layers have a file"),
     "file and folder": (lambda p: titled(p, "a", "a/b"), FormatError, "both a file and a folder"),
     "reference above": (lambda p: one(p, lambda row: row["annotations"].update(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,95 @@ def ltx(width: int = 32) -> Shapes:
         out.update(linear(f"{block}.ff.net.0.proj", 2 * width, width))
         out.update(linear(f"{block}.ff.net.2", width, 2 * width))
         out[f"{block}.scale_shift_table"] = (6, width)
+    return out
+
+
+def flux2(width: int = 32, head: int = 8) -> Shapes:
+    """FLUX.2 (black-forest-labs/flux2, src/flux2/model.py): no biases, one modulation for all blocks."""
+    out: Shapes = {"img_in.weight": (width, 16), "txt_in.weight": (width, 24)}
+    for name in ("time_in", "guidance_in"):
+        out |= {f"{name}.in_layer.weight": (width, 256), f"{name}.out_layer.weight": (width, width)}
+    for name, parts in (("double_stream_modulation_img", 6), ("double_stream_modulation_txt", 6),
+                        ("single_stream_modulation", 3)):  # fmt: skip
+        out[f"{name}.lin.weight"] = (parts * width, width)
+    for stream in ("img", "txt"):
+        block = f"double_blocks.0.{stream}"
+        out |= {f"{block}_attn.qkv.weight": (3 * width, width), f"{block}_attn.proj.weight": (width, width)}
+        out |= {f"{block}_attn.norm.{part}_norm.scale": (head,) for part in ("query", "key")}
+        out |= {f"{block}_mlp.0.weight": (6 * width, width), f"{block}_mlp.2.weight": (width, 3 * width)}
+    out |= {"single_blocks.0.linear1.weight": (9 * width, width), "single_blocks.0.linear2.weight": (width, 4 * width)}
+    out |= {f"single_blocks.0.norm.{part}_norm.scale": (head,) for part in ("query", "key")}
+    out |= {"final_layer.linear.weight": (16, width), "final_layer.adaLN_modulation.1.weight": (2 * width, width)}
+    return out
+
+
+def hunyuan_video(width: int = 32, head: int = 8) -> Shapes:
+    """HunyuanVideo (Tencent/HunyuanVideo, hyvideo/modules/models.py)."""
+    out: Shapes = {"img_in.proj.weight": (width, 4, 1, 2, 2), "img_in.proj.bias": (width,)}
+    refiner = "txt_in.individual_token_refiner.blocks.0"
+    for name, outputs, inputs in (
+        ("txt_in.input_embedder", width, 24), ("txt_in.t_embedder.mlp.0", width, 256),
+        ("txt_in.t_embedder.mlp.2", width, width), ("txt_in.c_embedder.linear_1", width, 24),
+        ("txt_in.c_embedder.linear_2", width, width), (f"{refiner}.self_attn_qkv", 3 * width, width),
+        (f"{refiner}.self_attn_proj", width, width), (f"{refiner}.mlp.fc1", 4 * width, width),
+        (f"{refiner}.mlp.fc2", width, 4 * width), (f"{refiner}.adaLN_modulation.1", 2 * width, width),
+        ("time_in.mlp.0", width, 256), ("time_in.mlp.2", width, width), ("guidance_in.mlp.0", width, 256),
+        ("guidance_in.mlp.2", width, width), ("vector_in.in_layer", width, 40), ("vector_in.out_layer", width, width),
+        ("single_blocks.0.linear1", 7 * width, width), ("single_blocks.0.linear2", width, 5 * width),
+        ("single_blocks.0.modulation.linear", 3 * width, width), ("final_layer.linear", 16, width),
+        ("final_layer.adaLN_modulation.1", 2 * width, width),
+    ):  # fmt: skip
+        out.update(linear(name, outputs, inputs))
+    for stream in ("img", "txt"):
+        block = f"double_blocks.0.{stream}"
+        for name, outputs, inputs in (("mod.linear", 6 * width, width), ("attn_qkv", 3 * width, width),
+                                      ("attn_proj", width, width), ("mlp.fc1", 4 * width, width),
+                                      ("mlp.fc2", width, 4 * width)):  # fmt: skip
+            out.update(linear(f"{block}_{name}", outputs, inputs))
+        out |= {f"{block}_attn_{part}_norm.weight": (head,) for part in "qk"}
+    out |= {f"{refiner}.norm{n}.{part}": (width,) for n in (1, 2) for part in ("weight", "bias")}
+    return out | {f"single_blocks.0.{part}_norm.weight": (head,) for part in "qk"}
+
+
+def qwen_image(width: int = 32, head: int = 8) -> Shapes:
+    """Qwen-Image (diffusers, transformer_qwenimage.py), whose published files have diffusers' names."""
+    out: Shapes = {"txt_norm.weight": (16,)}
+    embedder = "time_text_embed.timestep_embedder"
+    for name, outputs, inputs in (("img_in", width, 16), ("txt_in", width, 16), ("proj_out", 16, width),
+                                  ("norm_out.linear", 2 * width, width), (f"{embedder}.linear_1", width, 256),
+                                  (f"{embedder}.linear_2", width, width)):  # fmt: skip
+        out.update(linear(name, outputs, inputs))
+    block = "transformer_blocks.0"
+    for stream in ("img", "txt"):
+        out.update(linear(f"{block}.{stream}_mod.1", 6 * width, width))
+        out.update(linear(f"{block}.{stream}_mlp.net.0.proj", 4 * width, width))
+        out.update(linear(f"{block}.{stream}_mlp.net.2", width, 4 * width))
+    for name in ("to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj", "to_out.0", "to_add_out"):
+        out.update(linear(f"{block}.attn.{name}", width, width))
+    return out | {f"{block}.attn.norm_{name}.weight": (head,) for name in ("q", "k", "added_q", "added_k")}
+
+
+def next_dit(modulation: int, keys: int, pads: bool, width: int = 24, head: int = 8) -> Shapes:
+    """Lumina 2 and Z-Image (Alpha-VLLM/Lumina-Image-2.0, models/model.py). `modulation`: the number of its layer;
+    `keys`: rows of keys, and of values; `pads`: with two learned tokens."""
+    out: Shapes = {"cap_embedder.0.weight": (40,)}
+    out |= {f"{name}_pad_token": (1, width) for name in ("x", "cap") if pads}
+    for name, outputs, inputs in (
+        ("x_embedder", width, 16), ("t_embedder.mlp.0", width, 16), ("t_embedder.mlp.2", width, width),
+        ("cap_embedder.1", width, 40), ("final_layer.linear", 16, width),
+        ("final_layer.adaLN_modulation.1", width, width),
+    ):  # fmt: skip
+        out.update(linear(name, outputs, inputs))
+    for block in ("layers.0", "noise_refiner.0", "context_refiner.0", "context_refiner.1"):
+        out |= {
+            f"{block}.attention.qkv.weight": (width + 2 * keys, width),
+            f"{block}.attention.out.weight": (width, width),
+        }
+        out |= {f"{block}.attention.{part}_norm.weight": (head,) for part in "qk"}
+        out |= {f"{block}.feed_forward.w{n}.weight": (64, width) if n != 2 else (width, 64) for n in (1, 2, 3)}
+        out |= {f"{block}.{part}_norm{n}.weight": (width,) for part in ("attention", "ffn") for n in (1, 2)}
+        if "context" not in block:
+            out.update(linear(f"{block}.adaLN_modulation.{modulation}", 4 * width, width))
     return out
 
 
@@ -294,6 +384,8 @@ MODELS: dict[str, Callable[[], Shapes]] = {
     "flux": flux, "sd3": sd3, "wan": wan, "ltx": ltx, "vae": vae, "open-clip": open_clip,
     "sd1": partial(unet, 4, (0, 1, 2), 768, convolved=True), "sd2": partial(unet, 4, (0, 1, 2), 1024),
     "sdxl": partial(unet, 3, (1, 2), 2048, labels=True), "sdxl-refiner": partial(unet, 4, (1, 2), 1280, labels=True),
+    "flux2": flux2, "qwen-image": qwen_image, "hunyuan-video": hunyuan_video,
+    "lumina2": partial(next_dit, 1, 8, pads=False), "z-image": partial(next_dit, 0, 24, pads=True),
 }  # fmt: skip
 
 
@@ -305,6 +397,21 @@ def _converted(
         named = {prefix + name: tensor for name, tensor in tensors.items()}
         result: dict[str, Any] = getattr(module, function)(*first, named, *more)
         return {name: tensor.contiguous() for name, tensor in result.items()}
+
+    return convert
+
+
+def _of_sizes(function: str, sizes: Mapping[str, str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function of diffusers with the sizes of the small model in place of the published one's."""
+
+    def convert(tensors: dict[str, Any]) -> dict[str, Any]:
+        module = pytest.importorskip("diffusers.loaders.single_file_utils")
+        source, place = inspect.getsource(getattr(module, function)), dict(vars(module))
+        for published, small in sizes.items():
+            assert published in source
+            source = source.replace(published, small)
+        exec(source, place)
+        return {name: tensor.contiguous() for name, tensor in place[function](dict(tensors)).items()}
 
     return convert
 
@@ -341,6 +448,13 @@ DIFFUSERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "sd3": _converted("convert_sd3_transformer_checkpoint_to_diffusers"),
     "wan": _converted("convert_wan_transformer_to_diffusers"),
     "ltx": _converted("convert_ltx_transformer_checkpoint_to_diffusers"),
+    "qwen-image": dict,
+    "flux2": _converted("convert_flux2_transformer_checkpoint_to_diffusers"),
+    "z-image": _converted("convert_z_image_transformer_checkpoint_to_diffusers"),
+    "lumina2": _of_sizes("convert_lumina2_to_diffusers", {"q_dim = 2304": "q_dim = 24", "v_dim = 768": "v_dim = 8"}),
+    "hunyuan-video": _of_sizes(
+        "convert_hunyuan_video_transformer_to_diffusers", {"hidden_size = 3072": "hidden_size = 32"}
+    ),
     "vae": _converted("convert_ldm_vae_checkpoint", _LEVELS, prefix="first_stage_model."),
     "open-clip": _converted(
         "convert_open_clip_checkpoint", "conditioner.embedders.1.model.", prefix="conditioner.embedders.1.model.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -455,8 +456,18 @@ def test_an_architecture_is_refused_where_llama_quantize_refuses_it(architecture
     assert mine.read_bytes() == theirs.read_bytes()
 
 
-@pytest.mark.parametrize("ftype", ["Q8_0", "Q4_K_M", "Q4_K_S", "Q5_0", "Q5_K_M", "Q3_K_L", "Q2_K", "IQ4_XS", "F16"])
-@pytest.mark.parametrize("projector", ["gemma3", "qwen2.5-vl", "qwen3-vl", "qwen2-audio"])
+#: llama-quantize aborts at their convolutions (llama-quant.cpp:1365, GGML_ASSERT).
+WITH_CONFORMER = ("gemma4-audio", "embedding-gemma2-audio", "gemma3n", "lfm2-audio")
+FTYPES_OF_TOWERS = ("Q8_0", "Q4_K_S", "Q5_0", "Q5_K_M", "Q3_K_L", "Q2_K", "IQ4_XS", "F16")
+
+
+@pytest.mark.parametrize(
+    ("projector", "ftype"),
+    [
+        *product(("gemma3", "qwen2.5-vl", "qwen3-vl", "qwen2-audio"), FTYPES_OF_TOWERS),
+        *((name, "Q4_K_M") for name in projectors()),
+    ],
+)
 def test_an_mmproj_file_is_quantized_as_by_llama_quantize(projector: str, ftype: str, tmp_path: Path) -> None:
     """Names, keys and types of the reference converter, with rows of whole blocks of 256. No key has the sizes under
     the architecture's own name: llama-quantize reads none."""
@@ -473,7 +484,8 @@ def test_an_mmproj_file_is_quantized_as_by_llama_quantize(projector: str, ftype:
     source.write_bytes(gguf.header_bytes(slots, keys) + data)
     code = llama_quantize.quantize(str(source), str(theirs), ftype, "1")[0]
     weighbridge.quantize(source, mine, ftype)
-    if ftype in ("Q2_K", "IQ4_XS"):  # rules on the number of heads: llama.cpp aborts where it has read none
+    # rules on the number of heads, of which llama.cpp has read none; a tensor whose size it computes wrongly
+    if ftype in ("Q2_K", "IQ4_XS") or projector in WITH_CONFORMER:
         assert code < 0
         assert weighbridge.verify(mine)
         return

@@ -121,7 +121,7 @@ def test_the_server_gets_the_projector_of_its_width(pairs: Mapping[str, tuple[Pa
     shutil.copy(right, tmp_path / "mmproj-twin.gguf")
     twice = plan(text)
     assert "--mmproj" not in str(twice.run)
-    assert any("--mmproj chooses one of mmproj-qwen3-vl.gguf, mmproj-twin.gguf" in note for note in twice.notes)
+    assert any("chooses one of mmproj-qwen3-vl.gguf, mmproj-twin.gguf" in note for note in twice.notes)
 
 
 ROWS: Final = [

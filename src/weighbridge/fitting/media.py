@@ -37,6 +37,8 @@ class GraphRow(Struct, frozen=True, forbid_unknown_fields=True):
 
 #: Types without a row, by most transformers: reserved for a picture of `image_size`, or 30 seconds of sound.
 _GENERAL = {"vision": GraphRow([[1, 3, 0], [0, 5, 0]]), "audio": GraphRow([[1, 3, 0]], frames=1500)}
+#: A picture of any size (`image_size` = 0), as for most types that take one.
+_ANY_SIZE = GraphRow([[1, 3, 0], [0, 5, 0]], pixels=True, reserved=2116, most=4096, merge=2)
 _NUMBERS = ("feed_forward_length", "embedding_length", "projection_dim")
 
 
@@ -89,17 +91,25 @@ _ALIGNED = 32
 def tower_memory(model: Candidate, modality: str, path: str, fused: bool) -> TowerMemory:
     """Returns the memory of one tower, by the keys of its file. Raises FormatError for a number that is missing."""
     named = str(type_of(model, modality))
-    row = table().get(modality, {}).get(named)
-    certain, row = row is not None, row or _GENERAL.get(modality, _GENERAL["audio"])
-    sizes = [_count(model, f"{modality}.{name}", path) for name in _NUMBERS]
+    certain, row = _row_of(model, modality, named)
+    least = min(model.whole(f"{modality}.block_count"), 1)  # a projector without blocks has no heads
+    sizes = [_count(model, f"{modality}.{name}", path, low) for name, low in zip(_NUMBERS, (least, 1, 1), strict=True)]
     patches, tokens = _sound(model, row) if row.frames else _picture(model, row, modality, path)
     each = max(sum(size * n for size, n in zip(sizes, stage, strict=True)) for stage in row.stages)
     if row.pixels:
         each += 3 * _count(model, f"{modality}.patch_size", path) ** 2 + 4
     buffers = 4 * patches * each + (2 * patches**2 if row.mask else 0)
     if not fused:
-        buffers += 4 * patches**2 * _count(model, f"{modality}.attention.head_count", path)
+        buffers += 4 * patches**2 * _count(model, f"{modality}.attention.head_count", path, least)
     return TowerMemory(modality, named, buffers, certain and fused, tokens if certain else 0)
+
+
+def _row_of(model: Candidate, modality: str, named: str) -> tuple[bool, GraphRow]:
+    """Whether a type was measured, and its row or the general one."""
+    if (row := table().get(modality, {}).get(named)) is not None:
+        return True, row
+    any_size = model.get(f"{modality}.image_size") == 0
+    return False, _ANY_SIZE if any_size else _GENERAL.get(modality, _GENERAL["audio"])
 
 
 def _picture(model: Candidate, row: GraphRow, modality: str, path: str) -> tuple[int, int]:
@@ -116,9 +126,9 @@ def _sound(model: Candidate, row: GraphRow) -> tuple[int, int]:
     return row.frames, row.frames // (row.pooled * stack)
 
 
-def _count(model: Candidate, name: str, path: str) -> int:
+def _count(model: Candidate, name: str, path: str, least: int = 1) -> int:
     value = model.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
         raise FormatError("the memory depends on this number", path=path, field=model.key(name), found=value)
     return value
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from weighbridge.adapters.remote import lmstudio
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import StoreWriter
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
+from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import as_gguf, companion, in_place, refuse_modelfile
+from weighbridge.shipping.model import as_gguf, in_place, refuse_modelfile
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest, check_writable
 
 _FORBIDDEN: Final = re.compile(r'[/<>:"\\|?*\x00-\x1f]')
@@ -52,31 +53,33 @@ def prepare(request: ShipRequest) -> ShipPlan:
         if options.type is None and in_place(source) and client_of(source) in (LLAMA_CPP, MLX_LM):
             return _copy_plan(request, source, report, root, folder)
     staged = folder / f"{model}{f'-{options.type.upper()}' if options.type else ''}.gguf"
-    parts = as_gguf(request.path, options.type, staged, options.arch_file)
-    row = ShippedFile(str(staged), parts.size, "model", "converted")
-    plan = parts.plan
-    if plan is None:
+    parts = as_gguf(request, staged)
+    if parts.plan is None:
         raise UnsupportedError(f"{request.path} can't be converted")
-
-    copies = _projector(request, parts.keys, folder)
-    files = (row, *(ShippedFile(str(c.target), c.size, c.part, "copy") for c in copies))
+    made = [(parts.plan, ShippedFile(str(staged), parts.size, "model", "converted"))]
+    copies = []
+    if (towers := parts.towers) is not None and towers.plan is not None:
+        made.append((towers.plan, ShippedFile(str(towers.path), towers.size, "projector", "converted")))
+    elif towers is not None:
+        copies.append(_projector(towers.path, folder))
+    rows = tuple(row for _, row in made)
 
     def act(progress: Progress | None) -> tuple[ShippedFile, ...]:
         with StoreWriter(root) as writer:
             writer.folder(folder)
-            plan.run(progress)
-            return (row, *(_add(writer, copy, request) for copy in copies))
+            for plan, _ in made:
+                if not plan.target.exists():
+                    writer.expect(plan.target)
+                plan.run(progress)
+            return (*rows, *(_add(writer, copy, request) for copy in copies))
 
-    return ShipPlan(replace(report, files=files, notes=parts.notes), act, (plan,))
+    files = (*rows, *(ShippedFile(str(c.target), c.size, c.part, "copy") for c in copies))
+    return ShipPlan(replace(report, files=files, notes=parts.notes), act, (parts.plan,))
 
 
-def _projector(request: ShipRequest, keys: Mapping[str, Any], folder: Path) -> list[_Copy]:
-    """Returns the requested mmproj file for the GGUF with these key-values, under a name that LM Studio looks for."""
-    if request.options.mmproj is None:
-        return []
-    path = companion(Path(request.options.mmproj), "projector", "mmproj", keys)
-    name = path.name if "mmproj" in path.name else f"mmproj-{path.name}"
-    return [_Copy(path, folder / name, "projector", path.stat().st_size)]
+def _projector(path: Path, folder: Path) -> _Copy:
+    """Returns the copy of an mmproj file, under a name that LM Studio looks for."""
+    return _Copy(path, folder / mmproj_name(path, folder.name), "projector", path.stat().st_size)
 
 
 def _add(writer: StoreWriter, copy: _Copy, request: ShipRequest) -> ShippedFile:
@@ -87,12 +90,17 @@ def _add(writer: StoreWriter, copy: _Copy, request: ShipRequest) -> ShippedFile:
 def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root: Path, folder: Path) -> ShipPlan:
     place = model.place
     copies = [_Copy(weight, folder / weight.name, "model", weight.stat().st_size) for weight in place.weights]
+    if model.format == "gguf" and copies[0].source.suffix != gguf.SUFFIX:  # a blob of a store
+        copies[0] = replace(copies[0], target=folder / f"{folder.name}{gguf.SUFFIX}")
     for path in sorted(place.folder.iterdir()) if model.format != "gguf" else ():
         if path.is_file() and path not in place.weights and not path.name.startswith("."):
             copies.append(_Copy(path, folder / path.name, "beside the weights", path.stat().st_size))
-    copies += _projector(request, model.metadata, folder)
+    notes: tuple[str, ...] = ()
+    if model.format == "gguf":
+        towers, notes = find_towers(request.path, model, request.options.mmproj)
+        copies += [_projector(towers, folder)] if towers else []
     if (verdict := loads(model)).why:
-        report = replace(report, run=(), notes=(f"{verdict.client} won't load it: {verdict.why}",))
+        report, notes = replace(report, run=()), (*notes, f"{verdict.client} won't load it: {verdict.why}")
 
     def act(progress: Progress | None) -> tuple[ShippedFile, ...]:
         total, done, rows = sum(c.size for c in copies), 0, []
@@ -105,7 +113,7 @@ def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root:
         return tuple(rows)
 
     files = tuple(ShippedFile(str(c.target), c.size, c.part, "copy") for c in copies)
-    return ShipPlan(replace(report, files=files), act)
+    return ShipPlan(replace(report, files=files, notes=notes), act)
 
 
 def _parse_name(request: ShipRequest) -> tuple[str, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.api.writing import plan_convert, plan_merge, plan_quantize
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
@@ -19,17 +19,17 @@ from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff.diffusion import architectures
 from weighbridge.conversion.gguf.loadable import LayoutSource
-from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import results_first
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.pair import check_pair
-from weighbridge.models.llamacpp.towers import candidate_of
+from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.llamacpp.companions import FoundTowers, companion, find_towers
 from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
-from weighbridge.models.open import open_headers, open_model
+from weighbridge.models.open import open_headers
+from weighbridge.shipping.plan import ShipRequest
 
 _LICENCES: Final = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "USE_POLICY.md")
 #: Ollama's name of each sampling default in a GGUF.
@@ -68,40 +68,19 @@ def in_place(model: OpenModel) -> bool:
     return all(isinstance(file, FileSource) for file in model.index.files)
 
 
-def companion(path: Path, part: str, kind: str, keys: Mapping[str, Any]) -> Path:
-    """Returns the file of a projector, an adapter or a draft model for the GGUF with these key-values.
+class TowersFile(NamedTuple):
+    """A model's mmproj file. `plan`: writes it first; None if it exists."""
 
-    Raises FormatError if its `general.type` isn't `kind`, UsageError if a projector's embeddings differ in width from
-    the model's.
-    """
-    with open_model(path) as model:
-        actual = model.metadata.get("general.type", "model") if model.format == "gguf" else model.format
-        if actual != kind:
-            raise FormatError(f"not a {part}", path=str(path), field="general.type", expected=kind, found=actual)
-        if kind == "mmproj":
-            check_pair(keys, candidate_of(model))
-        return model.place.weights[0]
-
-
-def projectors_near(weights: Path, keys: Mapping[str, Any]) -> tuple[list[Path], list[str]]:
-    """Returns the projector next to a GGUF with these key-values, if exactly one has its width, and notes on others."""
-    suitable, notes = [], []
-    for path in sorted(p for p in weights.parent.glob("*mmproj*.gguf") if p != weights):
-        try:
-            suitable.append(companion(path, "projector", "mmproj", keys).absolute())
-        except WeighbridgeError as error:
-            notes.append(f"{path.name} isn't used: {error.message}")
-    if len(suitable) > 1:
-        names = ", ".join(path.name for path in suitable)
-        return [], [*notes, f"without a projector: --mmproj chooses one of {names}"]
-    return suitable, notes
+    path: Path
+    size: int
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
 class GgufParts:
     """A model as a single GGUF. `file`: an existing one; otherwise `plan` converts it. `keys`: its metadata. `folder`:
-    contains the model. `described`: the Modelfile that names it, or one derived from Ollama's store. `mmproj`: the
-    second file of the plan."""
+    contains the model. `described`: the Modelfile that names it, or one derived from Ollama's store. `towers`: the
+    mmproj file."""
 
     file: Path | None
     plan: Plan | None
@@ -111,7 +90,7 @@ class GgufParts:
     folder: Path
     described: Modelfile | None = None
     notes: tuple[str, ...] = ()
-    mmproj: PlannedFile | None = None
+    towers: TowersFile | None = None
 
     @property
     def architecture(self) -> str:
@@ -174,24 +153,51 @@ def shortest_f32(value: float) -> float:
     return next((d for d in digits if struct.pack("<f", d) == struct.pack("<f", value)), value)
 
 
-def as_gguf(path: Path, type: str | None, staged: Path, arch_file: str | os.PathLike[str] | None = None) -> GgufParts:
-    """Returns the model at `path` as a single GGUF, converted to `staged` unless it is one already."""
-    if type is None and (stored := stored_gguf(path)) is not None:
+def as_gguf(request: ShipRequest, staged: Path, staged_towers: Path | None = None) -> GgufParts:
+    """Returns a model as a single GGUF, converted to `staged` unless it is one already, with its mmproj file: the
+    requested one, that of the model, or one that is converted to `staged_towers`, by default next to `staged` under the
+    name that the reference converter gives it."""
+    path, type, given = request.path, request.options.type, request.options.mmproj
+    if type is None and (stored := stored_gguf(path, given)) is not None:
         return _of_language(path, stored)
-    with open_headers(path).model as model:
-        several = model.format == "gguf" and not model.place.single
-    plan: Plan
-    if type is not None:
-        plan = plan_quantize(path, staged, type, parents=True, arch_file=arch_file)
-    elif several:
-        plan = plan_merge(path, staged, parents=True, arch_file=arch_file)
-    else:
-        plan = plan_convert(path, staged, to="gguf", parents=True, arch_file=arch_file)
-    parts = _of_language(path, planned_gguf(path, plan))
-    notes = (f"converted to {parts.size:,} bytes of GGUF on the fly", *parts.notes)
-    if type is None and not several and parts.file_type in ("F32", "F16", "BF16"):
+    plan, notes = _planned(request, staged)
+    parts = _of_language(path, planned_gguf(path, plan, given))
+    notes = (f"converted to {parts.size:,} bytes of GGUF on the fly", *parts.notes, *notes)
+    if type is None and parts.file_type in ("F32", "F16", "BF16"):
         notes = (*notes, "unquantized, like the source; --type Q4_K_M quantizes it on the fly")
-    return replace(parts, notes=notes)
+    towers = parts.towers
+    if towers is not None and towers.plan is not None:
+        target = staged_towers or staged.with_name(towers.path.name)
+        towers = TowersFile(target, towers.size, _alone(plan, 1, target))
+    return replace(parts, plan=_alone(plan, 0, staged), notes=notes, towers=towers)
+
+
+def _planned(request: ShipRequest, staged: Path) -> tuple[Plan, tuple[str, ...]]:
+    """Returns the plan of a GGUF, with the mmproj file if the model has towers and none was named, and notes."""
+    options = request.options
+    with open_headers(request.path).model as model:
+        several, sees = model.format == "gguf" and not model.place.single, has_towers(model)
+    how: dict[str, Any] = {"parents": True, "overwrite": options.overwrite, "arch_file": options.arch_file}
+    if several and options.type is None:
+        return plan_merge(request.path, staged, **how), ()
+    run: Callable[..., Plan] = plan_convert if options.type is None else plan_quantize
+    how |= {"to": "gguf"} if options.type is None else {"ftype": options.type}
+    if not sees or options.mmproj is not None:
+        return run(request.path, staged, **how), ()
+    try:
+        return run(request.path, f"{staged}/", with_mmproj=True, **how), ()
+    except WeighbridgeError as error:
+        return run(request.path, staged, **how), (f"without its towers: {error.message}",)
+
+
+def has_towers(model: OpenModel) -> bool:
+    """Whether a folder's class has towers that see or hear, of which an mmproj file can be made."""
+    return model.format != "gguf" and projector_of_hf(model.config) is not None
+
+
+def _alone(plan: Plan, number: int, target: Path) -> Plan:
+    """Returns the plan of one of a plan's files, at `target`."""
+    return replace(plan, files=plan.files[number : number + 1], target=target, folder=False)
 
 
 def _of_language(path: Path, parts: GgufParts) -> GgufParts:
@@ -204,8 +210,9 @@ def _of_language(path: Path, parts: GgufParts) -> GgufParts:
     return parts
 
 
-def stored_gguf(path: Path) -> GgufParts | None:
-    """Returns the model at `path` if it is a single GGUF. Raises UnsupportedError for a projector or an adapter."""
+def stored_gguf(path: Path, mmproj: str | os.PathLike[str] | None = None) -> GgufParts | None:
+    """Returns the model at `path` if it is a single GGUF, with its mmproj file. Raises UnsupportedError for a projector
+    or an adapter."""
     with open_headers(path).model as model:
         if not (is_gguf_with_adapters(model) and in_place(model)):
             return None
@@ -215,14 +222,28 @@ def stored_gguf(path: Path) -> GgufParts | None:
         # Lazy arrays become lists, so that they outlive the file.
         keys = {k: v if isinstance(v, str | int | float | bool) else list(v) for k, v in model.metadata.items()}
         parameters = sum(entry.spec.elements for entry in index)
-        return GgufParts(file, None, keys, index.files[0].size, parameters, model.place.folder, described_by(path))
+        parts = GgufParts(file, None, keys, index.files[0].size, parameters, model.place.folder, described_by(path))
+        return _with_towers(parts, find_towers(path, model, mmproj))
 
 
-def planned_gguf(path: Path, plan: Plan) -> GgufParts:
-    """Returns the model at `path` as the GGUF of a plan, the first of its files."""
+def _with_towers(parts: GgufParts, found: FoundTowers) -> GgufParts:
+    towers = None if found.path is None else TowersFile(found.path, found.path.stat().st_size)
+    return replace(parts, towers=towers, notes=(*parts.notes, *found.notes))
+
+
+def planned_gguf(path: Path, plan: Plan, mmproj: str | os.PathLike[str] | None = None) -> GgufParts:
+    """Returns the model at `path` as the GGUF of a plan, the first of its files, with its mmproj file."""
     file, *rest = plan.files
     index = gguf.parse(LayoutSource(file.name, file.layout))
     losses = (f"{x.tensor}: {x.message}" if x.tensor else x.message for x in results_first(plan.losses))
     parameters = sum(entry.spec.elements for entry in index)
-    return GgufParts(None, plan, index.metadata, file.layout.size, parameters, locate(path).folder, described_by(path),
-                     (*plan.notes, *losses), rest[0] if rest else None)  # fmt: skip
+    parts = GgufParts(None, plan, index.metadata, file.layout.size, parameters, locate(path).folder, described_by(path),
+                      (*plan.notes, *losses))  # fmt: skip
+    if rest:
+        return replace(parts, towers=TowersFile(Path(rest[0].name), rest[0].layout.size, plan))
+    with open_headers(path).model as model:
+        if model.format == "gguf":
+            return _with_towers(parts, find_towers(path, model, mmproj))
+    if mmproj is None:
+        return parts
+    return _with_towers(parts, FoundTowers(companion(Path(mmproj), "projector", "mmproj", index.metadata)))

@@ -100,7 +100,7 @@ class ShipOptions(OverwriteOptions, DeviceOptions, FamilyOptions):
         "Folder of the models [Ollama's or LM Studio's own].", metavar="DIR", kind="path", section=_STORES
     )
     mmproj: str | Path | None = option(
-        "Projector of a vision model, a GGUF.", metavar="FILE", kind="path", section=_STORES
+        "Projector of a vision or audio model, a GGUF [the model's own].", metavar="FILE", kind="path", section=_STORES
     )
     hard_link: bool = option(
         "If the file in the store can't share the blocks of MODEL, make it a hard link.", False, section=_STORES

@@ -18,10 +18,11 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
 from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads, packaging
+from weighbridge.models.llamacpp.companions import find_towers
+from weighbridge.models.mlxlm.towers import is_of_mlx_vlm
 from weighbridge.models.model import OpenModel
-from weighbridge.models.modelfile import is_modelfile
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import companion, in_place, is_gguf_with_adapters, projectors_near, refuse_modelfile
+from weighbridge.shipping.model import has_towers, in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -44,8 +45,9 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     form = options.launcher or "command"
     if form not in FORMS:
         raise UsageError(f"unknown launcher {form!r}", hint=", ".join(FORMS))
-    convert = f"wb convert {shlex.quote(str(request.path))} model.gguf"
     with open_headers(request.path, request.source).model as model:
+        target = "ggufs/ --to gguf --with-mmproj" if has_towers(model) else "model.gguf"
+        convert = f"wb convert {shlex.quote(str(request.path))} {target}"
         if model.format != "gguf":
             raise UnsupportedError("llama-server reads GGUF only", hint=convert)
         if (packed := packaging(model)) is not None:
@@ -58,14 +60,11 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         embeds = f"{keys.get('general.architecture')}.pooling_type" in keys
         extra = [("--lora", path.absolute()) for path in model.place.adapters]
         check = _loads_check(loads(model))
-    others: list[str] = []
-    if options.mmproj is not None:
-        extra.insert(0, ("--mmproj", companion(Path(options.mmproj), "projector", "mmproj", keys).absolute()))
-    elif not is_modelfile(request.path):
-        projectors, others = projectors_near(weights, keys)
-        extra[:0] = [("--mmproj", path) for path in projectors]
+        found = find_towers(request.path, model, options.mmproj)
+    if found.path is not None:
+        extra.insert(0, ("--mmproj", found.path.absolute()))
     fitted, notes = _fit(request)
-    notes = (*others, *notes)
+    notes = (*found.notes, *notes)
     o = request.options
     arguments = ["llama-server", "-m", str(weights)]
     arguments += [part for option, path in extra for part in (option, str(path))]
@@ -265,9 +264,9 @@ def mlx(request: ShipRequest) -> ShipPlan:
                          hint="add --device")  # fmt: skip
     refuse_modelfile(request.path, "mlx-lm")
     with open_headers(request.path, request.source).model as model:
-        checks = tuple(_mlx_checks(model))
+        checks, program = tuple(_mlx_checks(model)), "mlx_vlm" if is_of_mlx_vlm(model) else "mlx_lm"
     place = shlex.quote(str(request.path if request.path.is_dir() else request.path.parent))
-    run = (f"mlx_lm.chat --model {place}", f"mlx_lm.server --model {place}")
+    run = (f"{program}.chat --model {place}", f"{program}.server --model {place}")
     notes = _device_notes(request, "mlx")
     return ShipPlan(ShipReport("mlx", str(request.path), request.name, (), run, checks=checks, notes=notes))
 
@@ -282,7 +281,9 @@ def _mlx_checks(model: OpenModel) -> Iterator[ShipCheck]:
     loads = method is None or str(method).lower() in _MLX_METHODS
     yield ShipCheck("quantization", loads, str(method or "none") if loads else
                     f"mlx-lm doesn't load {method}: wb convert SRC DST --to mlx --q-bits 4")  # fmt: skip
-    if ok:
+    if is_of_mlx_vlm(model):
+        yield ShipCheck("model", True, f"mlx-vlm has a class for {model.config['model_type']}")
+    elif ok:
         yield _loads_check(in_mlx_lm(model))
 
 

@@ -192,7 +192,9 @@ class WrappedTree:
         self.title, self._version, self.blobs = title, version, blobs
         self.files = contents.files
         self._folders = _folders(self.files)
-        if clash := next((name for name in self.files if name in self._folders or name == "."), None):
+        if "." in self.files:
+            raise FormatError("a file has the name of the folder that contains it", path=title, field="'.'")
+        if clash := next((name for name in self.files if name in self._folders), None):
             raise FormatError("a member is both a file and a folder", path=title, field=repr(clash))
         self._open: dict[str, Source] = {}
         self._lock = threading.Lock()

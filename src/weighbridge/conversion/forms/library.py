@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.conversion.forms.views import PlannedBytes, SlabCache, TextBytes
+from weighbridge.conversion.forms.views import PlannedBytes, SlabCache, StoredFile, TextBytes
 from weighbridge.conversion.options import QuantizeOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
@@ -24,6 +24,7 @@ from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.io.filesystem import cached_repository, is_inside
 from weighbridge.io.location import StoredPath
 from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_model
 
@@ -67,7 +68,8 @@ def title_of(path: Path) -> str:
 
 
 class ModelForms(Closing):
-    """The forms of one model. A GGUF form of a model folder with towers has an mmproj file, too.
+    """The forms of one model. A GGUF form of a model with towers has an mmproj file, too: that of a stored GGUF, or one
+    that is computed from the folder.
 
     `name`: the stem of its file names. `reasons`: why a form of the model, or the mmproj file, doesn't exist.
     `allowed`: the folders from which weights may be read through links; any if it is empty.
@@ -123,6 +125,8 @@ class ModelForms(Closing):
                 name = file.name if plan.folder else plan.target.name
                 files[name] = PlannedBytes(plan, file, self._cache)
             files |= {name: TextBytes(name, data) for name, data in plan.texts.items()}
+            if form in GGUFS and model.format == "gguf":
+                files |= self._stored_towers(model)
         except (UnsupportedError, RefusedError, UsageError) as error:
             model.close()
             self.reasons[form] = error.message
@@ -145,6 +149,18 @@ class ModelForms(Closing):
         if reason is not None:
             self.reasons[MMPROJ] = reason
         return plan
+
+    def _stored_towers(self, model: OpenModel) -> Mapping[str, FormFile]:
+        """The mmproj file of a GGUF, unchanged; with an entry in `reasons` if there are several or it doesn't fit."""
+        path, notes = find_towers(self.path, model)
+        if path is not None and self._allowed and not is_inside(str(path), self._allowed):
+            notes = (f"{path.name} is a link out of the folder that is served",)
+            path = None
+        if path is None:
+            self.reasons |= {MMPROJ: "; ".join(notes)} if notes else {}
+            return {}
+        name = mmproj_name(path, self.name)
+        return {name: StoredFile(name, path)}
 
     def tree(self) -> Iterator[tuple[str, FormFile]]:
         """Every file under its path in the mounted folder: `model-F16.gguf`, `mlx-4bit/config.json`. GGUFs share the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import threading
@@ -15,30 +14,18 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.conversion.forms.library import FOLDERS, GGUFS, MMPROJ, FormFile, ModelForms, title_of
-from weighbridge.conversion.forms.views import SlabCache
+from weighbridge.conversion.forms.views import SlabCache, StoredFile
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.filesystem import is_inside, own_folders
 from weighbridge.io.location import open_source
-from weighbridge.io.source import FileSource
+from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.locate import locate, models_in
 from weighbridge.models.model import files_of
+from weighbridge.models.open import open_headers
 
 #: Suffix of the repository of a model's GGUFs.
 GGUF: Final = "-GGUF"
-
-
-class StoredFile:
-    """A file on the disk."""
-
-    def __init__(self, name: str, path: Path) -> None:
-        self.name, self._source = name, FileSource(path)
-        stat = path.stat()
-        self.size = stat.st_size
-        self.etag = hashlib.sha1(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._source.read(offset, max(min(length, self.size - offset), 0))
 
 
 class GgufForm(NamedTuple):
@@ -160,11 +147,15 @@ class ModelFolder(Closing):
 def _stored_files(model: Path, *, inside: bool = True) -> Iterator[tuple[str, Path]]:
     """The files of a model, by their names in its folder; or, unless `inside`, the links out of that."""
     place = locate(model)
+    allowed = own_folders(str(place.folder))
     if not model.is_dir():
         files = (path for path in (*files_of(model), *place.adapters) if path.is_file())
         yield from ((path.name, path) for path in files if inside)
+        with open_headers(model).model as opened:
+            towers = find_towers(model, opened).path if opened.format == "gguf" else None
+        if towers is not None and is_inside(str(towers), allowed) == inside:
+            yield mmproj_name(towers, title_of(model)), towers
         return
-    allowed = own_folders(str(place.folder))
     for base, folders, names in os.walk(place.folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(base, name) for name in sorted(names) if not name.startswith(".")):

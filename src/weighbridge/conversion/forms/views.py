@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
@@ -19,6 +20,7 @@ from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.contents import PlannedFile, unit_rows
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.io.source import FileSource
 from weighbridge.io.workers import Workers
 from weighbridge.tensors.nodes.base import Node
 
@@ -146,3 +148,16 @@ class TextBytes:
 
     def read(self, offset: int, length: int) -> bytes:
         return self.data[offset : offset + length]
+
+
+class StoredFile:
+    """A file on the disk."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self._source = name, FileSource(path)
+        stat = path.stat()
+        self.size = stat.st_size
+        self.etag = hashlib.sha1(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._source.read(offset, max(min(length, self.size - offset), 0))

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.mlx.config import with_rope_words
 from weighbridge.conversion.mlx.plan import (
@@ -26,8 +27,9 @@ from weighbridge.conversion.options import MlxTowersOptions
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
-from weighbridge.models.mlxlm.towers import TowerNames, channels_last, table, tower_names
+from weighbridge.models.mlxlm.towers import TowerNames, channels_last, mlx_tensors, table, tower_names
 from weighbridge.models.model import OpenModel
+from weighbridge.tensors.nodes import LogicalTensor, Node
 
 
 def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
@@ -39,49 +41,93 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
             f"no table has mlx-vlm's names for the model type {model.config.get('model_type')}",
             hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
         )
+    vision = model.config.get("vision_config")
+    if names.sees and isinstance(vision, Mapping) and vision.get("model_type") not in names.sees:
+        raise UnsupportedError(
+            f"mlx-vlm's {model.config['model_type']} has no tower {vision.get('model_type')}",
+            hint=f"it has {', '.join(names.sees)}; without --towers only the language model is written",
+        )
     draft = PlanBuilder({}, {"format": "mlx"})
-    requested, overall = weight_dtype(model, options), overall_quantization(options)
-    modules: dict[str, MlxQuantization] = {}
-    elements = 0
-    tensors = {names.to_mlx(name): node for name, node in model.logical.items()}
+    overall = overall_quantization(options)
+    turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
+    tensors = mlx_tensors(names, model.logical, turned)
     if names.head and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
+    modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
+    elements = sum(node.spec.elements for name, node in tensors.items() if not _is_computed(name))
+    add_side_files(model, draft, without=("config.json", *model.texts))
+    config = {**_config(model, names, draft), **quantization_config(modules, overall, each=False)}
+    draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
+    draft.index = index_of(draft.tensors, elements)
+    return draft
+
+
+def _is_computed(name: str) -> bool:
+    return any(part in name for part in table().computed)
+
+
+def _add_tensors(
+    names: TowerNames, tensors: Mapping[str, LogicalTensor], requested: DType | None, overall: MlxQuantization | None,
+    draft: PlanBuilder,
+) -> dict[str, MlxQuantization]:  # fmt: skip
+    """Adds the stored tensors, and returns the quantization of modules. Raises UnsupportedError for a stack of experts
+    that the table doesn't name."""
+    modules: dict[str, MlxQuantization] = {}
     for name, node in tensors.items():
-        if any(part in name for part in table().computed):
+        if _is_computed(name):
             draft.losses.append(Loss("left out: mlx-vlm computes it", name))
             continue
-        if len(node.spec.shape) > 2 and name not in names.channels_last and table().quantizes(name):
-            raise UnsupportedError(f"{name}: mlx-vlm's layout of experts isn't in its table", hint="leave out --towers")
-        elements += node.spec.elements
-        module, matrix = name.removesuffix(".weight"), name.endswith(".weight") and len(node.spec.shape) == 2
         if name in names.channels_last:
             draft.tensors[name] = plain(name, channels_last(node), requested, draft)
             continue
-        parts: Mapping[str, Any]
-        if overall is not None and matrix and table().quantizes(name) and not node.spec.shape[-1] % overall.group_size:
-            modules[module], parts = overall, quantize(name, plain(name, node, requested, draft), overall)
+        stack = len(node.spec.shape) == 3 and names.is_stack(name)
+        if len(node.spec.shape) > 2 and not stack and table().quantizes(name):
+            raise UnsupportedError(f"{name}: mlx-vlm's layout of experts isn't in its table", hint="leave out --towers")
+        matrix = name.endswith(".weight") and (stack or len(node.spec.shape) == 2)
+        module = name.removesuffix(".weight")
+        parts: Mapping[str, Node]
+        if matrix and (wanted := _quantization(names, name, node, overall)) is not None:
+            modules[module], parts = wanted, quantize(name, plain(name, node, requested, draft), wanted)
         elif matrix and (kept := keep_codes(name, node, draft)) is not None:
             modules[module], parts = kept
         else:
             draft.tensors[name] = plain(name, node, requested, draft)
             continue
         draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
-    add_side_files(model, draft, without=("config.json", *model.texts))
-    config = {**_config(model, names), **quantization_config(modules, overall, each=False)}
-    draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
-    draft.index = index_of(draft.tensors, elements)
-    return draft
+    return modules
 
 
-def _config(model: OpenModel, names: TowerNames) -> dict[str, Any]:
+def _quantization(
+    names: TowerNames, name: str, node: LogicalTensor, overall: MlxQuantization | None
+) -> MlxQuantization | None:
+    """The quantization of a matrix; None if it keeps its type."""
+    if overall is None or not table().quantizes(name) or name.endswith(tuple(names.unquantized)):
+        return None
+    if node.spec.shape[-1] % overall.group_size:
+        return None
+    return overall
+
+
+def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str, Any]:
     """The folder's config.json with the keys that mlx-vlm's class reads. transformers 5 has the language model's in
-    `text_config`, and other types of rotary settings."""
+    `text_config`, and other types of rotary settings. Lists keys that no spelling has."""
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
     text = config.get("text_config")
     if isinstance(text, Mapping) and model.described:
         config["text_config"] = text = with_rope_words(text, model.family.plain_defaults)
+    generation = model.json("generation_config.json") or {}
+    if config.get("eos_token_id") is None and generation.get("eos_token_id") is not None:
+        config["eos_token_id"] = generation["eos_token_id"]
+    for part, rows in (("text_config", names.text), ("vision_config", names.vision)):
+        if isinstance(stated := config.get(part), Mapping):
+            config[part] = {**stated, **_respelled(f"{part}.", stated, rows, config, draft)}
+    if names.tower:
+        config["vision_config"] = {**config.get("vision_config", {}), "model_type": names.tower}
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and not any(name.endswith("lm_head.weight") for name in draft.tensors):
+        config["text_config"] = text = {**text, "tie_word_embeddings": True}
     if names.flat:
         below = {key: value for key, value in (text or {}).items() if key not in ("model_type", "architectures")}
         config = {**below, **{key: value for key, value in config.items() if key != "text_config"}}
@@ -90,3 +136,29 @@ def _config(model: OpenModel, names: TowerNames) -> dict[str, Any]:
             config["rope_theta"] = rope.get("rope_theta")
             config["rope_scaling"] = {"type": "mrope", "mrope_section": rope.get("mrope_section")}
     return config
+
+
+def _respelled(
+    part: str, stated: Mapping[str, Any], rows: Mapping[str, str | int], whole: Mapping[str, Any], draft: PlanBuilder
+) -> dict[str, Any]:
+    """The keys of a row that a part of the config lacks."""
+    out = {}
+    for key, places in rows.items():
+        if stated.get(key) is not None or (key in whole and whole[key] is not None):
+            continue
+        values = [places] if isinstance(places, int) else [_at(stated, place.split(".")) for place in places.split()]
+        out[key] = next((value for value in values if value is not None), None)
+        if out[key] is None:
+            del out[key]
+            message = f"config.json lacks {part}{key}, which mlx-vlm's class reads: it may not load the folder"
+            draft.losses.append(Loss(message, effect="results"))
+    return out
+
+
+def _at(value: Any, steps: list[str]) -> Any:
+    """The value at a path of keys, of which `*` is any; None if it is missing."""
+    for step in steps:
+        if not isinstance(value, Mapping):
+            return None
+        value = next(iter(value.values()), None) if step == "*" else value.get(step)
+    return value

@@ -74,6 +74,11 @@ class StoreWriter:
         self._added.append(target)
         sync_folder(target.parent)
 
+    def discard(self, staged: Path) -> None:
+        """Removes a staged file whose target exists."""
+        staged.unlink()
+        self._added.remove(staged)
+
     def add(self, target: Path, data: bytes, *, overwrite: bool = False, staged_in: Path | None = None) -> None:
         """Adds a small file, staged next to its target or in `staged_in`. Raises RefusedError if the target exists,
         unless `overwrite`."""

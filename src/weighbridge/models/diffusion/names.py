@@ -2,6 +2,7 @@
 
     "img_in" = "x_embedder"                       a module: its weight and its bias
     "x.*.qkv" = ["y.*.to_q", "y.*.to_k", ...]     its rows, split: all parts but the last are square, or all are equal
+    { to = ["y.*.to_q", ...], grouped = true }    its rows, split: the first part is square, the others are equal
     { to = "norm_out.linear", swap = true }       the two halves of its rows change places, if it has two (scale, shift)
     { to = "attn.to_q", pointwise = true }        a convolution with 1 x 1 kernels in the file, a matrix in the folder
     { to = "text_projection.weight", transposed = true }
@@ -17,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from itertools import product
+from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
@@ -40,6 +41,7 @@ class NameRow(NamedTuple):
     swap: bool = False
     pointwise: bool = False
     transposed: bool = False
+    grouped: bool = False
 
 
 class NamePlace(NamedTuple):
@@ -122,7 +124,7 @@ def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
         for template, value in entries.items():
             columns = value if isinstance(value, dict) else {"to": value}
             to = (columns["to"],) if isinstance(columns["to"], str) else tuple(columns["to"])
-            flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed")}
+            flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed", "grouped")}
             below = parts[columns["parts"]] if "parts" in columns else {"": ""}
             for original, *names in _numbered((template, *to), counts):
                 for inner, name in below.items():
@@ -201,14 +203,21 @@ def _parts(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, L
         return [reshape(node, shape[:2])]
     if row.swap:
         return [_swapped(node, _width(name, tensors))]
-    count = len(row.diffusers)
-    if count == 1:
-        return [node]
-    width = _width(name, tensors) if count > 3 else shape[0] // count
-    rest = shape[0] - width * (count - 1)
-    if rest <= 0 or (count <= 3 and rest != width):
-        raise FormatError(f"{name} has {shape[0]} rows, which don't split into {count} parts")
-    return [_row_range(node, i * width, width if i < count - 1 else rest) for i in range(count)]
+    return [node] if len(row.diffusers) == 1 else _rows_of_parts(name, row, node, tensors)
+
+
+def _rows_of_parts(
+    name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, LogicalTensor]
+) -> list[LogicalTensor]:
+    """A tensor's rows, split into its parts."""
+    rows, count = node.spec.shape[0], len(row.diffusers)
+    first = _width(name, tensors) if row.grouped or count > 3 else rows // count
+    each = (rows - first) // (count - 1) if row.grouped else first
+    last = rows - first - each * (count - 2)
+    if each <= 0 or last <= 0 or (last != each and (row.grouped or count <= 3)):
+        raise FormatError(f"{name} has {rows} rows, which don't split into {count} parts")
+    sizes = (first, *[each] * (count - 2), last)
+    return [_row_range(node, start, size) for start, size in zip(accumulate((0, *sizes[:-1])), sizes, strict=True)]
 
 
 def _joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping[str, LogicalTensor]) -> LogicalTensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -15,13 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
 
+from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
+from weighbridge.base.words import plural
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+class Ending(Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a tensor's name there, and those of its parts here; towers.toml documents the fields."""
+
+    hf: str
+    mlx: list[str]
+    turned: bool = False
+
+    def start(self, name: str) -> tuple[str, str] | None:
+        """The part of a name before this end, and the expert's number; None if the name ends otherwise."""
+        pattern = re.escape(self.hf).replace(r"\*", "([0-9]+)")
+        match = re.fullmatch(f"(.*){pattern}", name, re.DOTALL)
+        return match and (match[1], match[2] if "*" in self.hf else "")
 
 
 class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,10 +49,27 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     channels_last: list[str] = []
     flat: str = ""
     head: list[str] = []
+    endings: list[Ending] = []
+    text: Mapping[str, str | int] = {}
+    vision: Mapping[str, str | int] = {}
+    unquantized: list[str] = []
+    tower: str = ""
+    sees: list[str] = []
 
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
         return _replaced(name, self.prefixes)
+
+    def ending(self, name: str) -> tuple[Ending | None, str, str]:
+        """The row of the end of a name of mlx-vlm's, the part before, and the expert's number."""
+        for row in self.endings:
+            if (found := row.start(name)) is not None:
+                return row, *found
+        return None, name, ""
+
+    def is_stack(self, name: str) -> bool:
+        """Whether a tensor of this name is a stack of experts, which mlx-vlm quantizes like matrices."""
+        return any(name.endswith(end) for row in self.endings for end in row.mlx)
 
     def to_hf(self, name: str) -> str:
         """Hugging Face's name of a tensor."""
@@ -69,6 +103,113 @@ def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
     return table().model.get(kind) if isinstance(kind, str) else None
 
 
+def is_of_mlx_vlm(model: OpenModel) -> bool:
+    """Whether a folder in MLX's form has towers, so that mlx-vlm reads it and mlx-lm doesn't."""
+    known = model.index.metadata.get("format") == "mlx" and tower_names(model.config) is not None
+    return known and not all(map(table().quantizes, model.index.by_name))
+
+
+def mlx_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor], turned: bool) -> dict[str, LogicalTensor]:
+    """The tensors under mlx-vlm's names: stacks of experts split, single experts stacked. `turned`: whether the folder
+    has stacks with the inputs first, if their row says so."""
+    out: dict[str, LogicalTensor] = {}
+    stacks: dict[str, dict[int, LogicalTensor]] = {}
+    for name, node in tensors.items():
+        new = names.to_mlx(name)
+        row, start, number = names.ending(new)
+        if row is None:
+            out[new] = node
+        elif number:
+            stacks.setdefault(start + row.mlx[0], {})[int(number)] = node
+        elif len(row.mlx) == 1 and not (row.turned and turned):
+            out[start + row.mlx[0]] = node
+        else:
+            parts = _split(name, node, len(row.mlx), row.turned and turned)
+            out |= {start + end: part for end, part in zip(row.mlx, parts, strict=True)}
+    return {**out, **{name: _stacked(name, experts) for name, experts in stacks.items()}}
+
+
+def _split(name: str, node: LogicalTensor, count: int, turned: bool) -> list[Node]:
+    """The parts of a stack of experts, each [expert, output, input]. `turned`: the stack has the inputs first."""
+    from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
+
+    plain = as_node(node)
+    experts, rows, columns = _stack_shape(name, plain)
+    outputs, inputs = (columns, rows) if turned else (rows, columns)
+    if outputs % count:
+        raise FormatError(f"{name} has {outputs} outputs, which don't split into {count} parts")
+    steps = (1, columns) if turned else (columns, 1)
+    flat, each = reshape(plain, (plain.spec.elements,)), outputs // count
+    shape, strides = [experts, each, inputs], [rows * columns, *steps]
+    return [strided(flat, part * each * steps[0], shape, strides) for part in range(count)]
+
+
+def _joined(name: str, parts: list[LogicalTensor], turned: bool) -> Node:
+    """The inverse of `_split`."""
+    from weighbridge.tensors.nodes import as_node, concat, reshape, strided  # late: numpy
+
+    nodes = [as_node(part) for part in parts]
+    experts, each, inputs = _stack_shape(name, nodes[0])
+    if any(node.spec.shape != nodes[0].spec.shape for node in nodes):
+        raise FormatError(f"{name} and its parts are stacks of experts of different shapes")
+    flat = reshape(concat(nodes), (len(nodes) * experts * each * inputs,))
+    of_expert, of_part = each * inputs, experts * each * inputs
+    if turned:
+        shape, strides = [experts, inputs, len(nodes), each], [of_expert, 1, of_part, inputs]
+        return reshape(strided(flat, 0, shape, strides), (experts, inputs, len(nodes) * each))
+    shape, strides = [experts, len(nodes), each, inputs], [of_expert, of_part, inputs, 1]
+    return reshape(strided(flat, 0, shape, strides), (experts, len(nodes) * each, inputs))
+
+
+def _stack_shape(name: str, node: Node) -> tuple[int, int, int]:
+    if len(node.spec.shape) != 3:
+        raise FormatError(f"{name} is no stack of experts: it has the shape {list(node.spec.shape)}")
+    experts, rows, columns = node.spec.shape
+    return experts, rows, columns
+
+
+def _stacked(name: str, experts: Mapping[int, LogicalTensor]) -> LogicalTensor:
+    """Single experts as one tensor. Raises FormatError if one is missing."""
+    from weighbridge.tensors.nodes import as_node, concat, reshape  # late: numpy
+
+    if sorted(experts) != list(range(len(experts))):
+        missing = min(set(range(len(experts))) - set(experts))
+        raise FormatError(f"{name} is a stack of experts, of which number {missing} is missing")
+    nodes = [as_node(experts[number]) for number in range(len(experts))]
+    return concat([reshape(node, (1, *node.spec.shape)) for node in nodes])
+
+
+def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple[dict[str, Node], set[str]]:
+    """The tensors whose names end as a row of `endings` has it, as published folders have them, and their present
+    names."""
+    out: dict[str, Node] = {}
+    used: set[str] = set()
+    for row in names.endings:
+        for name in [name for name in tensors if name.endswith(row.mlx[0])]:
+            start = name.removesuffix(row.mlx[0])
+            parts = [tensors[start + end] for end in row.mlx if start + end in tensors]
+            if len(parts) < len(row.mlx):
+                raise FormatError(
+                    f"{start}{row.hf} consists of {plural(len(row.mlx), 'tensor')}, of which one is missing"
+                )
+            used |= {start + end for end in row.mlx}
+            out |= {names.to_hf(start + end): node for end, node in _restored(row, parts).items()}
+    return out, used
+
+
+def _restored(row: Ending, parts: list[LogicalTensor]) -> dict[str, Node]:
+    """The tensors of a row by the ends of their names."""
+    from weighbridge.tensors.nodes import as_node, reshape, slice_rows  # late: numpy
+
+    if "*" not in row.hf:
+        return {row.hf: _joined(row.mlx[0], parts, row.turned) if row.turned or len(parts) > 1 else as_node(parts[0])}
+    stack = as_node(parts[0])
+    count, *shape = _stack_shape(row.mlx[0], stack)
+    each = stack.spec.rows // max(count, 1)
+    experts = (reshape(slice_rows(stack, number * each, (1, *shape)), tuple(shape)) for number in range(count))
+    return {row.hf.replace("*", str(number)): expert for number, expert in enumerate(experts)}
+
+
 def channels_last(node: LogicalTensor) -> Node:
     """A convolution of shape [out, in, *kernel] as [out, *kernel, in]."""
     return _with_axis(node, 1, -1)
@@ -94,10 +235,14 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     """The model under Hugging Face's names, packed weights included; None without mlx-vlm's towers. `model`: of a
     folder whose metadata has `format` = mlx."""
     names = tower_names(model.config)
-    if names is None or all(map(table().quantizes, model.index.by_name)):
+    if names is None or not is_of_mlx_vlm(model):
         return None
-    turned, nodes, copies = set(names.channels_last), {}, []
+    turned, copies = set(names.channels_last), []
+    nodes, used = hf_tensors(names, model.logical) if names.endings else ({}, set())
+    modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
+        if name in used or name.startswith(modules):
+            continue
         if names.head and name.startswith(names.head[1].removesuffix("weight")):
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
         else:

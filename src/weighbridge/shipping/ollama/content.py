@@ -15,8 +15,10 @@ from weighbridge.adapters.remote.ollama import MEDIA as MANIFEST
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
+from weighbridge.conversion.plan.model import Plan
+from weighbridge.models.llamacpp.companions import companion, described_files
 from weighbridge.models.modelfile import SETTINGS, Instruction, referred, write_modelfile
-from weighbridge.shipping.model import GgufParts, companion
+from weighbridge.shipping.model import GgufParts
 from weighbridge.shipping.ollama.turns import translate
 from weighbridge.shipping.plan import ShipRequest
 
@@ -30,13 +32,13 @@ _CONFIG: Final = "application/vnd.docker.container.image.v1+json"
 
 @dataclass(frozen=True, slots=True)
 class StoreLayer:
-    """One layer: `data`, or a file. `made`: a plan writes the file first."""
+    """One layer: `data`, or a file. `plan`: writes the file first; None if it exists."""
 
     part: str
     data: bytes = b""
     file: Path | None = None
     size: int = 0
-    made: bool = False
+    plan: Plan | None = None
 
     @property
     def bytes(self) -> int:
@@ -87,7 +89,7 @@ def content_of(parts: GgufParts, request: ShipRequest) -> OllamaContent:
     if stop and not parts.ends(stop):
         params.setdefault("stop", [stop])
     file = parts.file or (parts.plan.target if parts.plan else None)
-    files = [StoreLayer("model", file=file, size=parts.size, made=parts.plan is not None), *_companions(parts, request)]
+    files = [StoreLayer("model", file=file, size=parts.size, plan=parts.plan), *_companions(parts, request.path)]
     layers = [*files, *(StoreLayer(part, text.encode()) for part, text in texts.items())]
     if params:
         layers.append(StoreLayer("params", _json(params)))
@@ -146,24 +148,14 @@ def _texts(parts: GgufParts, request: ShipRequest, notes: list[str]) -> tuple[di
     return {part: text for part, text in texts.items() if text}, following
 
 
-def _companions(parts: GgufParts, request: ShipRequest) -> Iterator[StoreLayer]:
-    """Yields the projector that is planned or requested, and the further files of a Modelfile."""
-    if parts.mmproj is not None:
-        yield StoreLayer("projector", file=Path(parts.mmproj.name), size=parts.mmproj.layout.size, made=True)
-    paths = [("projector", Path(request.options.mmproj), "mmproj")] if request.options.mmproj is not None else []
-    if (described := parts.described) is not None:
-        values = [("projector", value, "mmproj") for value in described.values("FROM")[1:]]
-        values += [("draft", value, "model") for value in described.values("DRAFT")]
-        if parts.plan is None:
-            values += [("adapter", value, "adapter") for value in described.values("ADAPTER")]
-        for part, value, kind in values:
-            path = referred(described, value, request.path.parent)
-            if not isinstance(path, Path):
-                raise UnsupportedError(f"{value} isn't a local file", hint="name a GGUF file")
-            paths.append((part, path, kind))
-    for part, path, kind in paths:
-        file = companion(path, part, kind, parts.keys)
-        yield StoreLayer(part, file=file, size=file.stat().st_size)
+def _companions(parts: GgufParts, path: Path) -> Iterator[StoreLayer]:
+    """Yields the mmproj file, and the further files of a Modelfile. Adapters are merged into a converted model."""
+    if parts.towers is not None:
+        yield StoreLayer("projector", file=parts.towers.path, size=parts.towers.size, plan=parts.towers.plan)
+    for part, described, kind in described_files(path):
+        if part == "draft" or (part == "adapter" and parts.plan is None):
+            file = companion(described, part, kind, parts.keys)
+            yield StoreLayer(part, file=file, size=file.stat().st_size)
 
 
 def human_number(count: int) -> str:
@@ -181,7 +173,7 @@ def human_number(count: int) -> str:
 def _from(parts: GgufParts, request: ShipRequest, files: list[StoreLayer]) -> Iterator[Instruction]:
     """Yields the files. An unconverted model is named by its source, or by the files in its Modelfile."""
     model, *companions = files
-    if model.file is not None and not model.made:
+    if model.file is not None and model.plan is None:
         yield Instruction("FROM", str(model.file.absolute()))
     elif (described := parts.described) is None:
         yield Instruction("FROM", str(request.path.absolute()))

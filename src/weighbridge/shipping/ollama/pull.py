@@ -13,8 +13,8 @@ from weighbridge.adapters.serving.ollama_registry import PulledModel
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.conversion.forms.library import FormFile
-from weighbridge.conversion.forms.shelf import ModelFolder, StoredFile
-from weighbridge.conversion.forms.views import TextBytes
+from weighbridge.conversion.forms.shelf import ModelFolder
+from weighbridge.conversion.forms.views import StoredFile, TextBytes
 from weighbridge.shipping.model import GgufParts, planned_gguf, stored_gguf
 from weighbridge.shipping.ollama.content import OllamaContent, content_of, entry, manifest_file
 from weighbridge.shipping.plan import ShipOptions, ShipRequest
@@ -95,7 +95,7 @@ def _pulled(content: OllamaContent, weights: _Weights) -> PulledModel:
     first, *rest = content.layers
     layers = [add(first.part, weights.file)]
     for layer in rest:
-        if layer.made and weights.mmproj is not None:
+        if layer.plan is not None and weights.mmproj is not None:
             layers.append(add(layer.part, weights.mmproj))
             continue
         layers.append(

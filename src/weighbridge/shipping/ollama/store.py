@@ -19,7 +19,7 @@ from weighbridge.conversion.result import Progress
 from weighbridge.io.digest import digest_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import StoreWriter
-from weighbridge.shipping.model import GgufParts, as_gguf
+from weighbridge.shipping.model import as_gguf
 from weighbridge.shipping.ollama.content import OllamaContent, StoreLayer, content_of, entry, manifest_file
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest, check_writable, text_plan
 
@@ -38,7 +38,7 @@ def prepare(request: ShipRequest) -> ShipPlan:
     name = store.parse_name(request.name)
     root = Path(options.store).expanduser() if options.store else store.models_folder()
     staged = root / "blobs" / f"sha256-wb{hashlib.sha256(str(request.path).encode()).hexdigest()[:16]}"
-    parts = as_gguf(request.path, options.type, staged, options.arch_file)
+    parts = as_gguf(request, staged, staged.with_name(f"{staged.name}-mmproj"))
     content = content_of(parts, request)
     plans = (parts.plan,) if parts.plan else ()
     run = (f"ollama run {name}",)
@@ -64,9 +64,9 @@ def prepare(request: ShipRequest) -> ShipPlan:
             path = store.blob(root, store.Layer("", hashlib.sha256(layer.data).hexdigest(), 0))
             files.append(ShippedFile(str(path), layer.bytes, layer.part, "written"))
         else:
-            method = "converted" if layer.made else "copy"
+            method = "copy" if layer.plan is None else "converted"
             files.append(ShippedFile(str(root / "blobs"), layer.bytes, layer.part, method))
-    shipment = _Shipment(root, name, parts, content, options.hard_link)
+    shipment = _Shipment(root, name, content, options.hard_link)
     return ShipPlan(replace(report, files=tuple(files)), shipment.run, plans)
 
 
@@ -76,7 +76,6 @@ class _Shipment:
 
     root: Path
     name: store.OllamaName
-    parts: GgufParts
     content: OllamaContent
     hard_link: bool
 
@@ -97,9 +96,9 @@ class _Shipment:
         self, writer: StoreWriter, layer: StoreLayer, progress: Progress | None, files: list[ShippedFile]
     ) -> dict[str, Any]:
         """Adds a layer to the store, and returns its entry in the manifest."""
-        if layer.made and self.parts.plan is not None:
-            writer.expect(self.parts.plan.target)
-            self.parts.plan.run(progress)
+        if layer.plan is not None:
+            writer.expect(layer.plan.target)
+            layer.plan.run(progress)
         if layer.file is None:
             digest, size = hashlib.sha256(layer.data).hexdigest(), len(layer.data)
         else:
@@ -117,11 +116,13 @@ class _Shipment:
                 raise FormatError("the store has a damaged blob", path=str(target), expected=f"{size} bytes",
                                   found=target.stat().st_size, hint="remove it, and ship again")  # fmt: skip
             writer.keep(target)
+            if layer.plan is not None:
+                writer.discard(layer.plan.target)
             return "there already"
         if layer.file is None:
             writer.add(target, layer.data)
             return "written"
-        if layer.made:
+        if layer.plan is not None:
             writer.publish(layer.file, target)
             return "converted"
         return writer.add_file(target, layer.file, link=self.hard_link)
