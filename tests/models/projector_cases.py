@@ -777,6 +777,15 @@ CASES["deepseek-v4-vision"] = (
 )
 
 
+CASES["glm-asr"] = (
+    "",
+    {
+        "architectures": ["GlmasrModel"], "model_type": "Glmasr", "merge_factor": 4, "use_rope": False,
+        "adapter_type": "mlp", "lm_config": {**_TEXT, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+        "whisper_config": {**_WHISPER, "model_type": "whisper", "num_hidden_layers": 3, "layer_norm_eps": 1e-6},
+    },
+    {},
+)  # fmt: skip
 CASES["ling3-vl"] = (
     "",
     {
@@ -833,7 +842,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
 
 
 #: Folders without the language model, which is in another folder.
-WITHOUT_TEXT: Final = ("ultravox",)
+WITHOUT_TEXT: Final = ("glm-asr", "ultravox")
 
 
 #: Further files of a folder.
@@ -991,7 +1000,8 @@ WITHOUT_CLASS: Final = {
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
     **{name: _by_tables(name) for name in (
-        "cogvlm", "gemma3n", "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
+        "cogvlm", "gemma3n", "glm-asr",
+        "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
         "step3.7", "deepseek-ocr", "unlimited-ocr",
     )},
 }  # fmt: skip
