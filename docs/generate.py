@@ -470,7 +470,8 @@ def projector_classes(
     reference registers in place of the whole models."""
     from weighbridge.models.arch.registry import projector_types, projectors
 
-    known = {name: table for table in projectors().values() for name in table.architectures}
+    classes = ((table, a) for table in projectors().values() for a in table.architectures.values())
+    known = {name: table for table, a in classes for name in (a.name, *a.aliases)}
     known |= {tower: known[whole[0]] for tower, whole in towers.items()}
     written = [name for name in known if name in registered]
     yield "## Towers\n"

@@ -786,6 +786,8 @@ CASES["glm-asr"] = (
     },
     {},
 )  # fmt: skip
+# transformers' model without an output, whose names begin elsewhere
+CASES["qwen2-vl-model"] = ("Qwen2VLModel", CASES["qwen2-vl"][1], PREPROCESSOR)
 CASES["ling3-vl"] = (
     "",
     {
@@ -841,8 +843,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-#: Folders without the language model, which is in another folder.
-WITHOUT_TEXT: Final = ("glm-asr", "ultravox")
+#: Folders without a language model that converts: it is in another folder, or has no output.
+WITHOUT_TEXT: Final = ("glm-asr", "qwen2-vl-model", "ultravox")
 
 
 #: Further files of a folder.

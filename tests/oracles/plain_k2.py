@@ -92,7 +92,8 @@ def k2_horizon(config: Config, w: Weights, ids: Any) -> Any:
         if f"{at}.mlp.shared_experts.up_proj.weight" in w:
             x = x + _swiglu(normed, w, f"{at}.mlp.shared_experts")
     normed = _normed(x, groups, epsilon) * w["model.norm.weight"]
-    return normed @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+    head = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
+    return normed @ w[head].T
 
 
 MODELS: dict[str, Plain] = {"K2HorizonForCausalLM": Plain(k2_horizon)}

@@ -28,7 +28,7 @@ def rugpt3xl(config: Config, w: Weights, ids: Any) -> Any:
         x = x + linear(made.transpose(0, 1).reshape(count, -1), f"{at}.self_attn.o_proj")
         normed = norm(x, f"{at}.post_attention_layernorm")
         x = x + linear(gelu(linear(normed, f"{at}.mlp.up_proj"), approximate="tanh"), f"{at}.mlp.down_proj")
-    return norm(x, "model.norm") @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+    return norm(x, "model.norm") @ w["lm_head.weight"].T
 
 
 MODELS: dict[str, Plain] = {"RuGPT3XLForCausalLM": Plain(rugpt3xl)}
