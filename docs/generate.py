@@ -482,7 +482,7 @@ def projector_classes(
     types = {name: ", ".join(f"`{kind}`" for kind in projector_types(table).values()) for name, table in known.items()}
     rows = (
         (f"`{name}`", "converts", types[name]) if name in types else (f"`{name}`", "absent", left[name])
-        for name in sorted({*registered, *known}, key=str.lower)
+        for name in sorted({*registered, *known}, key=lambda name: (name.lower(), name))
     )
     yield from table(("class", "state", "projector, or what it needs"), rows)
 
