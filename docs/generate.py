@@ -470,7 +470,8 @@ def projector_classes(
     reference registers in place of the whole models."""
     from weighbridge.models.arch.registry import projector_types, projectors
 
-    known = {name: table for table in projectors().values() for name in table.architectures}
+    classes = ((table, a) for table in projectors().values() for a in table.architectures.values())
+    known = {name: table for table, a in classes for name in (a.name, *a.aliases)}
     known |= {tower: known[whole[0]] for tower, whole in towers.items()}
     written = [name for name in known if name in registered]
     yield "## Towers\n"
@@ -481,7 +482,7 @@ def projector_classes(
     types = {name: ", ".join(f"`{kind}`" for kind in projector_types(table).values()) for name, table in known.items()}
     rows = (
         (f"`{name}`", "converts", types[name]) if name in types else (f"`{name}`", "absent", left[name])
-        for name in sorted({*registered, *known}, key=str.lower)
+        for name in sorted({*registered, *known}, key=lambda name: (name.lower(), name))
     )
     yield from table(("class", "state", "projector, or what it needs"), rows)
 

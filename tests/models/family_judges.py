@@ -401,7 +401,8 @@ def judge_shards(family: Family, model: str) -> None:
         return
     dealt = {name: f"model-{crc32(name.encode()) % 3}.safetensors" for name in recorded["hf"]}
     written = family.save("gguf", sizes, family.load("hf", sizes, _nodes(model)), source_order=as_read(dealt))
-    bundled = [name for name, *_ in recorded["gguf"] if "_exps." in name and "norm" not in name]
+    apart = ("norm", "attn_v")  # of which a layer has one tensor
+    bundled = [name for name, *_ in recorded["gguf"] if "_exps." in name and not any(part in name for part in apart)]
     order = [*written]
     for _, names in groupby(bundled, lambda name: name.split(".")[1]):
         bundle = [*names]

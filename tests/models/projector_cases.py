@@ -777,6 +777,30 @@ CASES["deepseek-v4-vision"] = (
 )
 
 
+CASES["glm-asr"] = (
+    "",
+    {
+        "architectures": ["GlmasrModel"], "model_type": "Glmasr", "merge_factor": 4, "use_rope": False,
+        "adapter_type": "mlp", "lm_config": {**_TEXT, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+        "whisper_config": {**_WHISPER, "model_type": "whisper", "num_hidden_layers": 3, "layer_norm_eps": 1e-6},
+    },
+    {},
+)  # fmt: skip
+# transformers' model without an output, whose names begin elsewhere
+CASES["qwen2-vl-model"] = ("Qwen2VLModel", CASES["qwen2-vl"][1], PREPROCESSOR)
+CASES["ling3-vl"] = (
+    "",
+    {
+        **recorded_config("ling3-vl"),
+        "vision_config": {
+            **_QWEN, "depth": 3, "patch_size": 14, "num_position_embeddings": 16, "spatial_merge_size": 2,
+            "out_hidden_size": 256, "disable_merger_proj": True,
+        },
+    },
+    PREPROCESSOR,
+)  # fmt: skip
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -819,8 +843,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-#: Folders without the language model, which is in another folder.
-WITHOUT_TEXT: Final = ("ultravox",)
+#: Folders without a language model that converts: it is in another folder, or has no output.
+WITHOUT_TEXT: Final = ("glm-asr", "qwen2-vl-model", "ultravox")
 
 
 #: Further files of a folder.
@@ -927,7 +951,8 @@ def _by_tables(name: str) -> dict[str, list[int]]:
     table = projector_of_hf(config)
     assert table is not None
     prepared = CASES[name][2]
-    expansion = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared}))
+    prefix = table.architectures[config["architectures"][0]].prefix
+    expansion = table.expansion("hf", table.sizes_from_hf({**config, "preprocessor": prepared}), prefix)
     places = expansion.places.values()
     norms = {f"{start}{part}": [64] for start in starts(table, expansion) for part in EXTRA}
     text = {} if name in WITHOUT_TEXT else _language_model(name)
@@ -977,7 +1002,8 @@ WITHOUT_CLASS: Final = {
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
     **{name: _by_tables(name) for name in (
-        "cogvlm", "gemma3n", "lfm2-audio", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
+        "cogvlm", "gemma3n", "glm-asr",
+        "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
         "step3.7", "deepseek-ocr", "unlimited-ocr",
     )},
 }  # fmt: skip

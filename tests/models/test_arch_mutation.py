@@ -165,6 +165,10 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
                 yield f"dialect {name}: {key}", _set(("dialect", name, key), ...)
         for old in options.get("mtp_prefixes", ()):
             yield f"dialect {name}: mtp prefix {old}", _set(("dialect", name, "mtp_prefixes", old), "else.")
+        for layers, starts in options.get("set_prefixes", {}).items():
+            for old in starts:
+                change = _set(("dialect", name, "set_prefixes", layers, old), "else.{n}.")
+                yield f"dialect {name}: prefix {old} of {layers}", change
         for i, group in enumerate(options.get("write_groups", ())):
             yield f"write_groups: order {i}", _set(("dialect", name, "write_groups", i), group[::-1])
         for i, group in enumerate(by_layer := options.get("write_by_layer", ())):

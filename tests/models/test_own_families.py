@@ -275,6 +275,7 @@ def test_keys_that_no_other_section_names_are_fine(table: Path) -> None:
         (lambda t: t + '[role.x]\nkind="norm"\nshape="N/2"', UsageError, "column 1: use // to divide"),
         (lambda t: t + '[role.x]\nkind="norm"\nshape=3', UsageError, "role.x.shape: expected `str`"),
         (lambda t: t + '[role.x]\nkind="norm"\nshape="N"\nlayers="al"', UsageError, "unknown set of layers 'al'"),
+        (lambda t: t + '[dialect.hf.set_prefixes.al]\n"" = "x."', UsageError, "set_prefixes: unknown set of layers"),
         (lambda t: t + '[role.x]\nkind="norm"\nshape="N"\nvia={}', UsageError, "role.x: unknown field 'via'"),
         (lambda t: t + '[size.Z]\nhf=["a +"]', UsageError, "in 'a [+]', column 4"),
         (lambda t: t + '[size.Z]\nhf=["length(a)"]', UsageError, "length.a. is not part of a number"),

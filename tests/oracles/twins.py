@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import pkgutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.oracles import (
-    plain,
-    plain_arctic,
-    plain_kimi,
-    plain_lightning,
-    plain_maple,
-    plain_mlx,
-    plain_plamo,
-    plain_talkie,
-)
+from tests.oracles import plain
 
 Config = dict[str, Any]
 Tensors = dict[str, Any]
@@ -84,9 +77,8 @@ class Twin:
 def of(folder: Path) -> Twin | plain.Plain | None:
     """The twin of a folder's class, where that is none of transformers', or what else computes it."""
     said = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    rooms = (
-        plain, plain_arctic, plain_kimi, plain_lightning, plain_maple, plain_mlx, plain_plamo, plain_talkie,
-    )  # fmt: skip
+    names = (m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("plain"))
+    rooms = (import_module(f"tests.oracles.{name}") for name in names)
     written_out = {name: model for room in rooms for name, model in room.MODELS.items()}
     return TWINS.get(said[0]) or written_out.get(said[0])
 

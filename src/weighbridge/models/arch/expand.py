@@ -100,6 +100,7 @@ class CompiledTemplate:
     optional: Collection[int] = ()  # layers whose tensors may all be absent
     mtp_name: str = ""  # format of its name in those; "": the same
     part: str = ""  # "others" or "mtp" if it is only for these layers
+    set_names: tuple[tuple[str, str], ...] = ()  # formats of its names in sets of layers
     unnamed: int = 0  # number of leading indices that the name lacks, since it is for one layer
 
     @cached_property
@@ -270,6 +271,7 @@ def _compiled(
                 kept = range(counts[layer]) if plan.layers is None else plan.layers
                 plans[i] = replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
         plans = [part for plan in plans for part in _with_mtp_names(plan)]
+    plans = [part for plan in plans for part in _with_set_names(plan, dict(sizes.layers), counts)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
     return plans
 
@@ -318,6 +320,20 @@ def _with_mtp_names(plan: CompiledTemplate) -> Iterator[CompiledTemplate]:
         if layer in plan.layers and plan.part != "others":
             text, _ = _printf(plan.mtp_name.replace("{n}", str(number)), "")
             yield replace(plan, text=text, unnamed=1, layers=[layer])
+
+
+def _with_set_names(
+    plan: CompiledTemplate, sets: Mapping[str, Collection[int]], counts: Mapping[str, int]
+) -> Iterator[CompiledTemplate]:
+    """The plan itself, or one for each layer of a set with another name and one for the others."""
+    kept = range(counts[plan.lead[0]]) if plan.set_names and plan.layers is None else plan.layers
+    for name, format_ in plan.set_names:
+        for number, layer in enumerate(sorted(sets[name])):
+            if kept is not None and layer in kept:
+                text, _ = _printf(format_.replace("{n}", str(number)), "")
+                yield replace(plan, text=text, unnamed=1, layers=[layer])
+    named = frozenset[int]().union(*(sets[name] for name, _ in plan.set_names))
+    yield replace(plan, layers=[n for n in kept or () if n not in named]) if named else plan
 
 
 def index_counts(index: Mapping[str, str], sizes: Sizes) -> dict[str, int]:
@@ -382,7 +398,7 @@ def _plan(
     indices = (*named, *stacked)
     return CompiledTemplate(
         text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers, interleave,
-        indices, mtp_name=template.mtp_name, part=template.part,
+        indices, mtp_name=template.mtp_name, part=template.part, set_names=template.set_names,
     )  # fmt: skip
 
 

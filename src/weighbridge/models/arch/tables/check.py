@@ -67,6 +67,8 @@ def check(table: FamilyTable, roles: Mapping[str, Role], dialects: Iterable[Dial
         used = {i for name in dialect.drop for i in placeholders(name)}
         _check_known(f"drop.{dialect.name}", "index", used, {*table.index, *PREFIXES})
         _check_known(f"dialect.{dialect.name}.without", "set of layers", dialect.without, layers)
+        sets = [name for template in dialect.templates for name, _ in template.set_names]
+        _check_known(f"dialect.{dialect.name}.set_prefixes", "set of layers", sets, layers)
     for name, fuses in table.fuse.items():
         _check_known("fuse", "dialect", [name], table.dialect)
         for key, fuse in fuses.items():

@@ -109,6 +109,10 @@ class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
     mtp_prefixes: Annotated[
         dict[str, str], _doc("prefixes, and their replacements in the optional layers; `{n}` numbers these from 0")
     ] = {}
+    set_prefixes: Annotated[
+        dict[str, dict[str, str]],
+        _doc("prefixes by set of layers, and their replacements there; `{n}` numbers the set's layers from 0"),
+    ] = {}
     mtp_count: Annotated[
         str | None, _doc("key of config.json that counts the optional layers; the tensors override it")
     ] = None

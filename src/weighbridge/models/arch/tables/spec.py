@@ -109,8 +109,8 @@ class NameTemplate:
     `interleave`: the size with the number of groups, each with its share of every role; None: one role after the
     other. `layouts`: the layout changes of the joined tensor, in order; for each value of a stacked index separately.
     `metadata`: whether it names a key. `mtp_name`: its name in the optional layers, numbered by {n} from 0; "": the
-    same. `part`: "others" or "mtp" if it is only for these layers. `shape`: its dimensions, if they aren't those of the
-    joined roles.
+    same. `part`: "others" or "mtp" if it is only for these layers. `set_names`: its names in sets of layers, numbered
+    likewise. `shape`: its dimensions, if they aren't those of the joined roles.
     """
 
     name: str
@@ -120,6 +120,7 @@ class NameTemplate:
     metadata: bool = False
     mtp_name: str = ""
     part: str = ""
+    set_names: tuple[tuple[str, str], ...] = ()
     shape: tuple[str, ...] = ()
 
     @property
@@ -224,11 +225,11 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         template = next((t for t in named if t is not None), None)
         if template and template.name:  # "": not in this dialect
             key = f"{template.name} {role.when or ''}{role.layers or ''}"
-            starts = (start for start in entry.mtp_prefixes if template.name.startswith(start))
-            start = next(starts, None)
-            mtp_name = "" if start is None else entry.mtp_prefixes[start] + template.name.removeprefix(start)
+            mtp_name = _started(template.name, entry.mtp_prefixes)
+            by_set = ((layers, _started(template.name, starts)) for layers, starts in entry.set_prefixes.items())
+            set_names = tuple((layers, named) for layers, named in by_set if named)
             name_here = reduce(lambda text, pair: text.replace(*pair), entry.replace.items(), template.name)
-            templates.setdefault(key, replace(template, name=name_here, mtp_name=mtp_name))
+            templates.setdefault(key, replace(template, name=name_here, mtp_name=mtp_name, set_names=set_names))
     if entry.mtp_dialect is not None:
         other = {t.name: t for t in build_dialect(entry.mtp_dialect, table, roles).templates}
         names = {t.name for t in templates.values()}
@@ -240,6 +241,12 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
         tuple(entry.f32), entry.write_packed_first, tuple(entry.write_last),
     )  # fmt: skip
+
+
+def _started(name: str, prefixes: Mapping[str, str]) -> str:
+    """The name with the first of these prefixes replaced; "" if it has none of them."""
+    start = next((start for start in prefixes if name.startswith(start)), None)
+    return "" if start is None else prefixes[start] + name.removeprefix(start)
 
 
 def _template_in(dialect: str, role: Role, fuses: Mapping[str, FuseEntry]) -> NameTemplate | None:
