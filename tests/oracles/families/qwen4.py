@@ -90,7 +90,6 @@ CASES = table(
             "text_config": _TEXT
             | {
                 "vocab_size": vocabularies.QWEN_SIZE,
-                "ple_embed_dim": 32,
                 "split_ngram_parts": 2,
                 "rope_parameters": _SECTIONS | {"mrope_section": [2, 1, 1]},
             },
@@ -100,7 +99,6 @@ CASES = table(
         head="Qwen4ExpForConditionalGeneration",
         said={"full_attention_interval": 2},
         unheld=_SHARDS,
-        told=("config.json: ple_embed_dim = 32",),
     ),
 )
 UNSAID: dict[str, dict[str, Any]] = {
