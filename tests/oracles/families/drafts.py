@@ -425,6 +425,7 @@ CASES = table(
     ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
+    "dflash-muse": {"hidden_act": "gelu", "rope.rope_type": "dynamic"},
     "dflash": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "rope.rope_type": "dynamic"}
     | {"markov_head_type": "gated"},
     "dflash-gemma4": {"attention_bias": True, "enable_moe_block": True, "hidden_activation": "silu"}
