@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tests.fit.hollow import FAMILIES, NAMES
+from tests.models.record_families import CONSTANTS, values
 
 import weighbridge as wb
 from weighbridge.base.ftypes import FILE_TYPES
@@ -23,6 +24,7 @@ def write_folder(folder: Path, name: str) -> Path:
     (folder / "config.json").write_text(json.dumps(record["config"]))
     tensors = {tensor: np.zeros(shape, np.float32) for tensor, shape in record["hf"].items()}
     tensors |= {name: np.arange(*shape) for name, shape in record["hf"].items() if name.endswith("d2t")}
+    tensors |= {name: values(name, (shape[0],)) for name, shape in record["hf"].items() if name.endswith(CONSTANTS)}
     save_file(tensors, folder / "model.safetensors")
     return folder
 

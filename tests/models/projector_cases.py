@@ -162,6 +162,18 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "qwen4-exp": (
+        "Qwen4Exp",
+        {
+            "text_config": {
+                **_TEXT, "head_dim": 16, "num_hidden_layers": 4, **_LINEAR, **_EXPERTS, "hc_lowrank": 8,
+                "shared_expert_intermediate_size": 32, "indexer_n_heads": 2, "indexer_kv_heads": 1,
+                "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4, "output_gate_type": "sigmoid",
+            },
+            "vision_config": {**_QWEN, "depth": 3, "num_position_embeddings": 16},
+        },
+        PREPROCESSOR,
+    ),
     "glm-ocr": (
         "GlmOcr",
         {"text_config": {**_HALF, "num_hidden_layers": 16}, "vision_config": {**_GLM, "rms_norm_eps": 1e-4}},

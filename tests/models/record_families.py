@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEAD, TOKENS = "lm_head.weight", "d2t"
+CONSTANTS = ("layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")  # of 64 bits
 GOLDEN = Path(__file__).parent / "golden" / "families"
 UNTRAINED = [5, 700]  # tokens without an embedding, where the reference looks for these
 Recorded = dict[str, dict[str, Any]]
@@ -43,6 +44,11 @@ def values(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The numbers of a Hugging Face tensor: its name's own."""
     if name.endswith("tid2eid"):
         return np.random.default_rng(crc32(name.encode())).integers(0, 6, shape).astype(np.float32)
+    if name.endswith("layer_multipliers"):
+        return np.random.default_rng(crc32(name.encode())).integers(1 << 60, 1 << 62, shape)  # type: ignore[return-value]
+    if name.endswith(CONSTANTS):
+        sizes = np.array([53, 59, 61, 67, 71, 73, 79, 83])[: shape[0]]
+        return sizes if name.endswith("vocab_sizes") else np.cumsum(sizes) - sizes  # type: ignore[return-value]
     if name.endswith(TOKENS):
         return np.arange(*shape, dtype=np.float32)  # every other token
     return np.random.default_rng(crc32(name.encode())).standard_normal(shape, np.float32)

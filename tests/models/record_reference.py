@@ -69,7 +69,15 @@ def record(gguf: Any, path: Path) -> dict[str, Any]:
 
 
 def _keys(reader: Any) -> Iterator[list[Any]]:
-    names = {"UINT32": "u32", "INT32": "i32", "FLOAT32": "f32", "STRING": "str", "BOOL": "bool", "ARRAY": "arr"}
+    names = {
+        "UINT32": "u32",
+        "UINT64": "u64",
+        "INT32": "i32",
+        "FLOAT32": "f32",
+        "STRING": "str",
+        "BOOL": "bool",
+        "ARRAY": "arr",
+    }
     for key, field in reader.fields.items():
         if not key.startswith("GGUF."):
             kinds = [names[t.name] for t in field.types]

@@ -67,6 +67,7 @@ def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         "as_metadata",
         "zeros",
         "bias",
+        "written_with",
     ):
         if attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)

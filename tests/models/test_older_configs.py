@@ -23,11 +23,11 @@ transformers = pytest.importorskip("transformers")
 # What follows from other settings, and files of before have not.
 _DERIVED = ("layer_types", "no_rope_layers", "moe_layers", "mlp_layer_types")
 # ModernBERT had words of its own, and is recorded in both spellings; OLMo 3 had one base frequency for all layers; Qwen
-# 3.5 and Mellum 2 came with transformers 5: sections of a rotation and rotations by layer have no older spelling.
-# MiMo-V2 has words of its own publisher, see below. transformers reads no Hunyuan that sees without a factor.
+# 3.5, Qwen 4 and Mellum 2 came with transformers 5: sections of a rotation and rotations by layer have no older
+# spelling. MiMo-V2 has words of its own publisher, see below. transformers reads no Hunyuan that sees without a factor.
 _LATER = (
-    "embeddinggemma2", "modernbert", "olmo3", "qwen35", "minicpm-v-4.6", "mellum", "laguna", "spark2.5", "hy-v4",
-    "mimo2", "hunyuan-ocr-silent", "dspark-axes",
+    "embeddinggemma2", "modernbert", "olmo3", "qwen35", "qwen4exp", "minicpm-v-4.6", "mellum", "laguna", "spark2.5",
+    "hy-v4", "mimo2", "hunyuan-ocr-silent", "dspark-axes",
 )  # fmt: skip
 _MODELS = sorted(name for name in golden() if not name.startswith(_LATER))
 _FORM = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "architectures", "rope_scaling", "rope_theta"}

@@ -424,7 +424,7 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
     classifier = settings.architectures[0].endswith("ForSequenceClassification")
     encoder = transformers.AutoModelForSequenceClassification if classifier else transformers.AutoModel
     auto = encoder if embedding else transformers.AutoModelForCausalLM
-    if settings.model_type in ("t5", "mt5", "umt5", "glm5_next", "chameleon"):
+    if settings.model_type in ("t5", "mt5", "umt5", "glm5_next", "chameleon", "muse_glimmer"):
         auto = getattr(transformers, settings.architectures[0])
     # of UMT5's class: whether what goes into the output is divided. Said before, it would part the embeddings.
     late = {key: config.pop(key) for key in ("tie_word_embeddings",) if key in config}

@@ -95,7 +95,8 @@ def test_and_leads_back_to_a_folder_that_makes_it_again(
 
 def _plain(name: str) -> str:
     """A name without the prefixes that publishers give it or not."""
-    return name.removeprefix("model.").replace("midlayer.", "layers.0.")
+    plain = name.removeprefix("model.").replace("midlayer.", "layers.0.")
+    return plain.replace("encoder.fc.", "fc.").replace("encoder.output_norm_enc.", "hidden_norm.")
 
 
 def _of_the_folder(key: str) -> bool:

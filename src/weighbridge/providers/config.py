@@ -131,7 +131,8 @@ def unified_keys(family: Family, config: Mapping[str, Any], own: Mapping[str, An
     """Key-values by their names without the architecture's: those of a config, then those that a GGUF states itself
     (`own`)."""
     prefix = f"{family.gguf}."
-    stated = {key: kv.value for key, kv in config_to_gguf(config, family, file_type=0).items()}
+    tensors = family.metadata_names()
+    stated = {k: kv.value for k, kv in config_to_gguf(config, family, file_type=0).items() if k not in tensors}
     found = {key: value for key, value in {**stated, **own}.items() if key.startswith(prefix)}
     return {key.removeprefix(prefix): _plain(value) for key, value in sorted(found.items())}
 

@@ -87,6 +87,7 @@ def _dflash(**more: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     return {**layers, "fc.weight": (64, 192), "hidden_norm.weight": (64,), "norm.weight": (64,)}
 
 
+_MUSE = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
 _CONVS: dict[str, tuple[int, ...]] = {
     **{f"{part}_conv.base_kernel": (2, 2, 64) for part in ("attention", "mlp")},
     **{f"{part}_conv.kernel_projection.weight": (16, 64) for part in ("attention", "mlp")},
@@ -145,6 +146,19 @@ TARGETS = table(
         "Gemma4ForCausalLM",
         "gemma4",
         GQA | SPM | {"model_type": "gemma4_text", "num_hidden_layers": 8, "head_dim": 24, "pad_token_id": 0},
+        shapes={"x.weight": (1, 1)},
+    ),
+    Case(
+        "muse-glimmer",
+        "MuseGlimmerForConditionalGeneration",
+        "bpe",
+        {
+            "model_type": "muse_glimmer",
+            "text_config": GQA
+            | BPE
+            | {"model_type": "muse_glimmer_text", "num_hidden_layers": 8, "head_dim": 24}
+            | {"vocab_size": vocabularies.BPE_SIZE},
+        },
         shapes={"x.weight": (1, 1)},
     ),
     Case(
@@ -222,6 +236,30 @@ CASES = table(
         alone=("embed_tokens.weight", "d2t"),
         older=("t2d",),
         runs=False,
+    ),
+    # Muse Glimmer's assistant
+    like(
+        "dflash",
+        "dflash-muse",
+        config="MuseGlimmerAssistantModel",
+        tokenizer="bpe",
+        options=GQA | BPE | {
+            "model_type": "muse_glimmer_assistant", "head_dim": 24, "hidden_act": "silu", "sliding_window": 24,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+            "layer_types": ["sliding_attention", "full_attention"], "block_size": 8, "target_layer_ids": [1, 3, 6],
+            "mask_token_id": vocabularies.BPE_SIZE - 5,
+        },
+        shapes={
+            _MUSE.get(name, name): shape
+            for name, shape in _dflash().items()
+        },
+        words={"use_sliding_window": True},
+        head="MuseGlimmerAssistantModel",
+        target="muse-glimmer",
+        alone=(),
+        older=(),
+        taken="qwen3",
+        unheld=_UNHELD | {"pad_token_id", "target_layer_ids", "model_type"},
     ),
     # with matrices and a window of its own, for a Gemma, whose graph scales the embedding
     like(
@@ -387,6 +425,7 @@ CASES = table(
     ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
+    "dflash-muse": {"hidden_act": "gelu", "rope.rope_type": "dynamic"},
     "dflash": {"hidden_act": "gelu", "tie_word_embeddings": True, "attention_bias": True, "rope.rope_type": "dynamic"}
     | {"markov_head_type": "gated"},
     "dflash-gemma4": {"attention_bias": True, "enable_moe_block": True, "hidden_activation": "silu"}

@@ -60,7 +60,7 @@ def with_target(model: OpenModel, path: str | os.PathLike[str] | None) -> tuple[
     model = replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
     own = model.family.effective(model.config)
     for key, theirs in (("vocab_size", "vocab_size"), (entry.width, "hidden_size")):
-        if known.get(theirs) != own.get(key):
+        if own.get(key) not in (None, known.get(theirs)):
             raise FormatError(
                 f"the draft model is for another model than {target.place.path}", field=key, expected=own.get(key),
                 found=known.get(theirs), hint="name the model that it was trained for",

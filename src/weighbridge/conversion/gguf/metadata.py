@@ -26,7 +26,7 @@ from weighbridge.models.config import card
 from weighbridge.models.config import pooling as sentence
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.losses import config_losses
-from weighbridge.models.config.mapping import HfConfig, Leading, assemble, config_to_gguf, with_tokenizer_keys
+from weighbridge.models.config.mapping import HfConfig, assemble, config_to_gguf, with_numbers, with_tokenizer_keys
 from weighbridge.models.config.reranker import mark, pooling_of
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
@@ -53,7 +53,8 @@ _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_
 
 def for_gguf(
     model: OpenModel, tensors: Mapping[str, Node], dtype: DType, options: GgufOptions, losses: list[Loss],
-    numbers: Mapping[str, Sequence[float] | float] = MappingProxyType({}), untrained: Sequence[int] = (),
+    numbers: Mapping[str, Sequence[float] | Sequence[int] | float] = MappingProxyType({}),
+    untrained: Sequence[int] = (),
     target: OpenModel | None = None,
 ) -> dict[str, KV]:  # fmt: skip
     """All key-values of a GGUF for a model folder, in the reference converter's order.
@@ -87,8 +88,8 @@ def for_gguf(
         pooling=pooling_of(model) if options.rerank is None else sentence.pooling_type(place.read),
         generation=generation, untrained=untrained,
     )  # fmt: skip
-    stated = {key: Leading("f32" if isinstance(v, float) else "arr[f32]", v) for key, v in numbers.items()}
-    keys = assemble(general, {**stated, **architecture}, _vocabulary_keys(model, options, generation, losses, target))
+    architecture = with_numbers(architecture, numbers)
+    keys = assemble(general, architecture, _vocabulary_keys(model, options, generation, losses, target))
     check_vocabulary(keys, tensors)
     return with_alignment(keys, options.align)
 

@@ -8,7 +8,7 @@ an image or video model: `conversion/gguf/diffusion.py`
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.tables.spec import INTEGERS
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.model import OpenModel
@@ -77,7 +78,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
-    numbers = {name: probe.numbers(name, node) for name, node in named.items() if name in in_keys}
+    numbers = _numbers(model, {name: node for name, node in named.items() if name in in_keys})
     has_key = options.tokenizer and ["untrained"] in map(attrgetter("config"), rules(family).keys)
     untrained = metadata.untrained_tokens(model, named[metadata.EMBEDDING], options) if has_key else []
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)
@@ -93,6 +94,13 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         )
     draft.notes += metadata.products(family)
     return draft
+
+
+def _numbers(model: OpenModel, named: Mapping[str, LogicalTensor]) -> dict[str, list[float] | list[int] | float]:
+    """The values of tensors that become keys of a GGUF."""
+    places = model.family.expansion("gguf", model.sizes).places
+    kinds = {name: model.family.rows[places[name].roles[0]].kind for name in named}
+    return {name: probe.numbers(name, node, integers=kinds[name] == INTEGERS) for name, node in named.items()}
 
 
 def _without_tensors(model: OpenModel, dtype: DType, options: GgufOptions, target: OpenModel | None) -> PlanBuilder:

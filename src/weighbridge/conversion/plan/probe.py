@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from weighbridge.base.dtypes import BF16, F16, F32, F64, DType, Kind
+from weighbridge.base.dtypes import BF16, F16, F32, F64, I64, DType, Kind
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SLAB
 from weighbridge.base.spec import Spec
@@ -118,11 +118,17 @@ def zero_rows(node: LogicalTensor, first: int) -> list[int]:
     return found
 
 
-def numbers(name: str, node: LogicalTensor) -> list[float] | float:
-    """A short vector's values, or a scalar's, in F32. Raises FormatError if the vector is too long for a key."""
+def numbers(name: str, node: LogicalTensor, *, integers: bool) -> list[float] | list[int] | float:
+    """A short vector's integers, or its values in F32, or a scalar's. Raises FormatError if it is too long for a key,
+    or has no integers."""
     if node.spec.nbytes > _LONGEST:
         raise FormatError(
             "is too long for a key", field=name, expected=f"at most {_LONGEST} bytes", found=str(node.spec)
         )
+    if integers and node.spec.dtype.kind is not Kind.INT:
+        raise FormatError("is not a tensor of integers", field=name, expected="I64", found=str(node.spec))
+    if integers:
+        whole: list[int] = cast(node, I64).read_all().view(np.int64).tolist()
+        return whole
     values: list[float] = cast(node, F32).read_all().view(np.float32).tolist()
     return values if node.spec.shape else values[0]

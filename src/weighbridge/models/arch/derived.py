@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import MappingProxyType
@@ -155,6 +155,16 @@ def sinusoids(config: Mapping[str, Any]) -> Sequence[float]:
     return out
 
 
+def query_scale(config: Mapping[str, Any]) -> Sequence[float]:
+    """A norm's weights of one number for all elements of a head, by which queries are multiplied."""
+    return (f32(number(config.get("qk_scale_factor"), "qk_scale_factor")),) * (evaluate("head_dim", config) or 0)
+
+
+def ones(config: Mapping[str, Any]) -> Sequence[float]:
+    """A norm's weights that change nothing, of a head."""
+    return (1.0,) * (evaluate("head_dim", config) or 0)
+
+
 def _positive(value: Any, key: str) -> float:
     if (result := number(value, key)) <= 0:
         raise FormatError("is not positive", field=key, found=result)
@@ -202,6 +212,8 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Sequence[float] | None]
         ),
         "longrope_long_factors": partial(longrope_factors, "long_factor"),
         "sinusoids": sinusoids,
+        "query_scale": query_scale,
+        "ones": ones,
         "longrope_short_factors": partial(longrope_factors, "short_factor"),
     }
 )
@@ -218,8 +230,14 @@ RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] |
 )
 
 
-def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, LogicalTensor]:
-    """The tensor of a derived role; empty if the config needs none."""
+#: Derived roles whose numbers are all one setting of the config, and its key; None: always 1.
+SETTINGS: Final = MappingProxyType({"query_scale": "qk_scale_factor", "ones": None})
+
+
+def made(
+    row: Role, shape: Shape, sizes: Sizes, indices: Iterable[tuple[int, ...]] = ((),)
+) -> dict[Instance, LogicalTensor]:
+    """The tensors of a derived role, the same for all these indices; empty if the config needs none."""
     if (values := MAKERS[row.derived or ""](sizes.facts)) is None:
         return {}
     if len(values) != math.prod(shape):
@@ -230,7 +248,8 @@ def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, LogicalTensor]
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import const
 
-    return {(row.name, ()): const(np.array(values, dtype="<f4").reshape(shape), F32)}
+    node = const(np.array(values, dtype="<f4").reshape(shape), F32)
+    return {(row.name, index): node for index in indices}
 
 
 def filled_in(

@@ -86,7 +86,7 @@ class CompiledTemplate:
     text: str
     lead: tuple[str, ...]  # the first named index, which neighbouring templates share
     rest: tuple[str, ...]
-    stacked: tuple[int, ...]  # length of each stacked index
+    stacked: tuple[Sequence[int], ...]  # values of each stacked index
     order: tuple[int, ...]  # position of each index of an instance in (lead, rest, stacked)
     parts: tuple[tuple[str, Shape], ...]  # role and shape of the joined parts
     joined: Shape  # shape of the joined parts, for one value of the stacked indices
@@ -102,6 +102,11 @@ class CompiledTemplate:
     part: str = ""  # "others" or "mtp" if it is only for these layers
     set_names: tuple[tuple[str, str], ...] = ()  # formats of its names in sets of layers
     unnamed: int = 0  # number of leading indices that the name lacks, since it is for one layer
+
+    @property
+    def depth(self) -> int:
+        """The number of stacked tensors, of one role each or joined."""
+        return math.prod(map(len, self.stacked))
 
     @cached_property
     def plain(self) -> bool:
@@ -119,7 +124,7 @@ class CompiledTemplate:
         """The instances in one physical tensor, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # the most common case, of up to 100,000
             return [(self.parts[0][0], self.index_of(named))]
-        indices = [self.index_of(named + values) for values in product(*map(range, self.stacked))]
+        indices = [self.index_of(named + values) for values in product(*self.stacked)]
         return [(role, index) for index in indices for role, _ in self.parts]
 
     def cells(self, named: tuple[int, ...]) -> list[RoleSlice]:
@@ -263,6 +268,7 @@ def _compiled(
         for at, layers in _alike(t, rows, sizes)
         if applies(rows[t.roles[0]], at)
         for plan in [_within(_plan(dialect.name, t, rows, role_indices, counts, at, prefix), layers)]
+        if plan.depth
     ]
     if optional or gone:
         layer = next(iter(index))
@@ -272,7 +278,7 @@ def _compiled(
                 plans[i] = replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
         plans = [part for plan in plans for part in _with_mtp_names(plan)]
     plans = [part for plan in plans for part in _with_set_names(plan, dict(sizes.layers), counts)]
-    _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
+    _bound(math.prod(counts[i] for i in p.lead + p.rest) * p.depth * len(p.parts) for p in plans)
     return plans
 
 
@@ -388,17 +394,19 @@ def _plan(
     block = _turned(product_or_joined, sum(call.row.transposes for call in template.layouts) % 2 == 1)
     layouts = tuple((call, arguments(call, sizes)) for call in template.layouts)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
-    runs = tuple(counts[i] for i in stacked)
-    whole = (*runs, *block)
+    layers = _layers(members[0], sizes, counts[all_indices[0]]) if all_indices else None
+    every = {} if layers is None else {all_indices[0]: sorted(layers)}
+    runs = tuple(every.get(i, range(counts[i])) for i in stacked)
+    lengths = tuple(map(len, runs))
+    whole = (*lengths, *block)
     if block and dialect in (*members[0].unstacked, *members[0].as_metadata):
-        whole = (math.prod(runs) * block[0], *block[1:])
+        whole = (math.prod(lengths) * block[0], *block[1:])
     whole = dimensions_of(template.shape, sizes) or whole
-    layers = _layers(members[0], sizes, counts[named[0]]) if named else None
     interleave = sizes[template.interleave] if template.interleave else 0
     indices = (*named, *stacked)
     return CompiledTemplate(
-        text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers, interleave,
-        indices, mtp_name=template.mtp_name, part=template.part, set_names=template.set_names,
+        text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers if named else None,
+        interleave, indices, mtp_name=template.mtp_name, part=template.part, set_names=template.set_names,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -400,8 +401,10 @@ class Family(FamilyNames):
         named = {role for template in self.dialect(dialect).templates for role in template.roles}
         out: dict[Instance, LogicalTensor] = {}
         for row in self.rows.values():
-            if row.derived and row.name in named and applies(row, sizes) and (row.name, ()) not in known:
-                out |= made(row, shape_of(row, sizes), sizes)
+            if row.derived and row.name in named and applies(row, sizes):
+                counts = (range(sizes.get(self.index[i]) or 0) for i in self.role_indices[row.name])
+                indices = [index for index in product(*counts) if (row.name, index) not in known]
+                out |= made(row, shape_of(row, sizes), sizes, indices) if indices else {}
         return out
 
     @cached_property

@@ -8,7 +8,6 @@ dialect has, too, is passed on whole.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import cycle
@@ -123,7 +122,7 @@ def _stacks(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Sequenc
         return ()
     if any(known(instance)[0] for instance in place.instances[:roles]):
         return ()
-    node, count = _in_rows(place, node), math.prod(plan.stacked)
+    node, count = _in_rows(place, node), plan.depth
     if roles == 1:
         return (RoleStack(node, count, plan.parts[0][1]),)
     node = separate_stack(node, count, place.plan.interleave, place.heights)

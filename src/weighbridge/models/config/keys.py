@@ -27,8 +27,10 @@ from weighbridge.models.arch.tables.values import number, one_value
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
 
-_RANGES: Final = MappingProxyType({"u32": (0, (1 << 32) - 1), "i32": (-(1 << 31), (1 << 31) - 1)})
-_ITEMS: Final = MappingProxyType({"arr[bool]": "bool", "arr[u32]": "u32", "arr[i32]": "i32", "arr[f32]": "f32"})
+_RANGES: Final = MappingProxyType(
+    {"u32": (0, (1 << 32) - 1), "u64": (0, (1 << 64) - 1), "i32": (-(1 << 31), (1 << 31) - 1)}
+)
+_ITEMS: Final = MappingProxyType({f"arr[{item}]": item for item in ("bool", "u32", "u64", "i32", "f32")})
 _LAST: Final = "general.quantization_version"
 _TOKENS: Final = MappingProxyType({
     "bos_token_id": "tokenizer.ggml.bos_token_id", "eos_token_id": "tokenizer.ggml.eos_token_id",

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
-from weighbridge.models.arch.derived import RESTORED
+from weighbridge.models.arch.derived import RESTORED, SETTINGS
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.rules import family_rules
 from weighbridge.models.arch.tables.expression import ArchView, evaluate, shared_value
@@ -74,6 +74,18 @@ def config_to_gguf(
         if (kv := to_kv(row, facts)) is not None:
             out[row.key(family.gguf)] = Leading(*kv) if row.first else kv
     return out
+
+
+def with_numbers(
+    architecture: Mapping[str, KV], numbers: Mapping[str, Sequence[float] | Sequence[int] | float]
+) -> dict[str, KV]:
+    """Returns the architecture's key-values with those that replace tensors: floats before all, integers behind the
+    family's own (see arch/kv_tensors.py)."""
+    kinds = {key: (v[0] if is_list(v) and v else v) for key, v in numbers.items()}
+    whole = {key: KV("arr[u64]", numbers[key]) for key, first in kinds.items() if isinstance(first, int)}
+    floats = {key: Leading("arr[f32]" if is_list(v) else "f32", v) for key, v in numbers.items() if key not in whole}
+    last = {key: kv for key, kv in architecture.items() if key == "general.quantization_version"}
+    return {**floats, **{key: kv for key, kv in architecture.items() if key not in {**last, **whole}}, **whole, **last}
 
 
 def assemble(general: Mapping[str, KV], architecture: Mapping[str, KV], tokenizer: Mapping[str, KV]) -> dict[str, KV]:
@@ -174,6 +186,7 @@ def gguf_to_config(
     prefix = f"{family.gguf}."
     losses = [f"{key} is not carried over" for key in metadata if key.startswith(prefix) and key not in mapped]
     losses += _restore_rotation(config, metadata, family, tensors, vectors)
+    _restore_derived(config, family, tensors, vectors)
     for path, value in as_config(family.layer_sets, layers.sets, layers.number).items():
         restored = lookup(config, path)
         if not _covers(restored, value):
@@ -315,6 +328,21 @@ def _restore_rotation(
         for key in (word, "rope_theta", "rope_scaling", *LOCAL_THETA):
             config.pop(key, None)
     return losses
+
+
+def _restore_derived(
+    config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str], vectors: Vectors
+) -> None:
+    """Restores settings that a GGUF has as the only number of a tensor per layer. FormatError for several numbers."""
+    for row in (row for row in family.rows.values() if row.derived in SETTINGS):
+        start, _, end = row.names["gguf"].partition("{l}")
+        names = [name for name in tensors if name.startswith(start) and name.endswith(end)]
+        values = {value for name in names for value in vectors(name) or (math.nan,)}
+        key = SETTINGS[row.derived or ""]
+        if len(values) > 1 or (key is None and values - {1.0}):
+            raise FormatError("has numbers that the class computes without", field=row.names["gguf"], found=len(values))
+        if key is not None and values:
+            store(config, key, shortest(values.pop()))
 
 
 def _restore_longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], vectors: Vectors) -> list[str]:

@@ -30,6 +30,7 @@ class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
     """architectures.toml documents the fields."""
 
     required: list[str]
+    required_with: Mapping[str, list[str]]
     either: Mapping[str, list[str]]
     lite: Mapping[str, list[list[int]]]
     fixed: Mapping[str, Mapping[str, int]]

@@ -4,6 +4,7 @@ rule. The verdicts are those of `llama_model_load_from_file`; tests compare them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -76,7 +77,8 @@ def missing_keys(model: Candidate) -> Iterator[str]:
     """Yields the keys that the architecture needs and the model lacks, by their names in the table, except the
     tokenizer's."""
     measures = [model.layers, model.vocabulary]
-    for key in (*table().required, *table().architecture.get(model.architecture, ())):
+    more = (keys for key, keys in table().required_with.items() if model.get(key) is not None)
+    for key in (*table().required, *table().architecture.get(model.architecture, ()), *chain.from_iterable(more)):
         lite = any(measures[: len(few)] == few for few in table().lite.get(key, ()))
         if model.get(key) is None and not lite:
             yield key

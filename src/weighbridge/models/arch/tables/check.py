@@ -26,7 +26,7 @@ from weighbridge.models.arch.tables.expression import (
 )
 from weighbridge.models.arch.tables.layers import slice_bounds
 from weighbridge.models.arch.tables.schema import FamilyTable, MetaEntry
-from weighbridge.models.arch.tables.spec import PREFIXES, Dialect, Role, placeholders
+from weighbridge.models.arch.tables.spec import INTEGERS, PREFIXES, Dialect, Role, placeholders
 from weighbridge.models.arch.tables.validate import nearest_word
 
 # The similarity from which on an unknown key is a typo: one letter in a dozen. Valid keys may be unknown to the other
@@ -107,9 +107,11 @@ def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role]) -> No
         _check_known(f"{place}.when", "size", names(parse(role.when)), table.size)
     _check_known(f"{place}.tied", "role", filter(None, [role.tied]), roles)
     _check_known(f"{place}.copies", "role", filter(None, [role.copies]), roles)
+    _check_known(f"{place}.written_with", "role", filter(None, [role.written_with]), roles)
     _check_known(place, "index", role.stacked, table.index)
-    if role.as_metadata and (role.shape != ("1",) or any("{" in role.names.get(d, "{") for d in role.as_metadata)):
-        raise UsageError(f"{place}: `as_metadata` needs the shape 1 and a name without indices")
+    listed = role.shape == ("1",) or (role.kind == INTEGERS and len(role.shape) == 1)
+    if role.as_metadata and not (listed and all("{" not in role.names.get(d, "{") for d in role.as_metadata)):
+        raise UsageError(f"{place}: `as_metadata` needs the shape 1, or a list of integers, and a name without indices")
     if role.layers is not None and role.layers not in layers:
         if not isinstance(tree := parse(role.layers), ast.Subscript):
             raise UsageError(

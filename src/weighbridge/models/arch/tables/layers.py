@@ -123,7 +123,8 @@ def slice_bounds(node: ast.expr) -> tuple[str | None, str | None, str | None]:
 def _numbers(listed: Any, key: str, count: int, first: int) -> Sequence[int]:
     """The layers in a list of numbers, in which the first layer is number `first`."""
     last = first + count - 1
-    if not isinstance(listed, list | tuple) or any(type(i) is not int or not first <= i <= last for i in listed):
+    is_list = isinstance(listed, Sequence) and not isinstance(listed, str | bytes)
+    if not is_list or any(type(i) is not int or not first <= i <= last for i in listed):
         raise FormatError(
             "is not a list of layers", field=key, expected=f"numbers from {first} to {last}", found=listed
         )

@@ -29,7 +29,7 @@ Split = Literal[
 ByKey = dict[str, Any]
 RoleClass = Literal[
     "linear", "norm", "bias", "expert", "embedding", "head", "router", "state", "factors", "conv", "position", "types",
-    "sinks", "tokens",
+    "sinks", "tokens", "integers",
 ]  # fmt: skip
 
 
@@ -172,7 +172,12 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["", "F16", "F32", "F16 or F32"],
         _doc("type in a GGUF whatever is requested; `F16 or F32`: F16 if that is requested, else F32"),
     ] = ""
-    as_metadata: Annotated[Words, _doc("dialects that hold it in a key of this name, one number per index")] = []
+    written_with: Annotated[
+        str | None, _doc("role of the same layer that the reference converter writes a derived one with")
+    ] = None
+    as_metadata: Annotated[
+        Words, _doc("dialects that hold it in a key of this name: one number per index, or the integers of a list")
+    ] = []
 
 
 class FuseEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,7 +196,9 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, _doc("name of the key; `{a}` is the architecture's")]
     type: Annotated[
-        Literal["u32", "i32", "f32", "bool", "str", "arr[bool]", "arr[u32]", "arr[i32]", "arr[f32]", "arr[str]"],
+        Literal[
+            "u32", "i32", "f32", "bool", "str", "arr[bool]", "arr[u32]", "arr[u64]", "arr[i32]", "arr[f32]", "arr[str]"
+        ],
         _doc("type of the value in the GGUF"),
     ]
     config: Annotated[Words, _doc("expressions over the effective config; the first that is set counts")] = []

@@ -26,6 +26,7 @@ from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.tensors.layout_table import LAYOUTS, LayoutRow
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
+INTEGERS: Final = "integers"  # class of roles that are constants in I64, not weights
 LAYER: Final = "layer"  # argument of a layout: the number of the layer
 PREFIX = "m"  # placeholder for a name prefix, not an index
 OUTER = "o"  # placeholder for the part of a prefix before its `model.`
@@ -81,6 +82,7 @@ class Role:
     gguf_dtype: str = ""
     token: str | None = None
     batch_norm: bool = False
+    written_with: str | None = None
 
     @property
     def optional(self) -> bool:
@@ -192,7 +194,7 @@ def build_role(name: str, entry: RoleEntry) -> Role:
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
         tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes, tuple(entry.as_metadata),
-        entry.copies, entry.gguf_dtype, entry.token, entry.batch_norm,
+        entry.copies, entry.gguf_dtype, entry.token, entry.batch_norm, entry.written_with,
     )  # fmt: skip
 
 
