@@ -106,5 +106,6 @@ def main(rounds: int, billions: float, work: Path) -> None:
 
 if __name__ == "__main__":
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    rounds, billions = (*sys.argv[1:], *("2", "1")[len(sys.argv) - 1 :])
     with tempfile.TemporaryDirectory(prefix="wb-bench-") as folder:
-        main(int((sys.argv + ["2"])[1]), float((sys.argv + ["2", "1"])[2] if len(sys.argv) > 2 else 1), Path(folder))
+        main(int(rounds), float(billions), Path(folder))

@@ -21,7 +21,6 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32
 from weighbridge.base.errors import UsageError
 from weighbridge.io import page_cache
-from weighbridge.io import read_ahead as ahead
 from weighbridge.io.source import FileSource
 from weighbridge.tensors import nodes, prefetch
 
@@ -242,11 +241,11 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
         go.wait(60)
         seen.append((fd, os.pread(fd, 3, 0), list(ranges)))
 
-    monkeypatch.setattr(ahead, "will_need", slow)
-    monkeypatch.setattr(ahead, "missing", lambda fd, size, ranges: list(ranges))
+    monkeypatch.setattr(page_cache, "will_need", slow)
+    monkeypatch.setattr(page_cache, "missing", lambda fd, size, ranges: list(ranges))
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
-    ahead.read_ahead(source, [(0, 3)])
+    page_cache.read_ahead(source, [(0, 3)])
     (thread,) = (t for t in threading.enumerate() if t not in before)
     source.close()
     go.set()
@@ -275,12 +274,12 @@ def test_what_is_in_memory_is_not_announced_again(
 
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(ahead, "will_need", lambda fd, ranges: advised.extend(ranges))
-    monkeypatch.setattr(ahead, "_PIECE", 10)
+    monkeypatch.setattr(page_cache, "will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(page_cache, "_PIECE", 10)
     monkeypatch.setattr(page_cache, "_ask", ask)
     before = threading.enumerate()
     with FileSource(tmp_path / "a") as source:
-        ahead.read_ahead(source, [(5, 25)])
+        page_cache.read_ahead(source, [(5, 25)])
         begun = [t for t in threading.enumerate() if t not in before]
     for thread in begun:
         thread.join(60)
@@ -321,12 +320,12 @@ def test_a_system_that_calls_everything_resident_is_not_believed(
 def test_threads_announce_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(bytes(100))
     advised: Ranges = []
-    monkeypatch.setattr(ahead, "_PIECE", 10)
-    monkeypatch.setattr(ahead, "missing", lambda fd, size, ranges: list(ranges))
-    monkeypatch.setattr(ahead, "will_need", lambda fd, ranges: advised.extend(ranges))
+    monkeypatch.setattr(page_cache, "_PIECE", 10)
+    monkeypatch.setattr(page_cache, "missing", lambda fd, size, ranges: list(ranges))
+    monkeypatch.setattr(page_cache, "will_need", lambda fd, ranges: advised.extend(ranges))
     before = threading.enumerate()
     source = FileSource(tmp_path / "a")
-    ahead.read_ahead(source, [(0, 45), (50, 10)])
+    page_cache.read_ahead(source, [(0, 45), (50, 10)])
     source.close()
     for thread in (t for t in threading.enumerate() if t not in before):
         thread.join(60)
@@ -367,8 +366,8 @@ def test_pages_of_a_view_are_mapped_before_they_are_touched(
     with FileSource(mapped_file) as source:
         view = source.map(private)
         assert resident(mapped_file) == 0
-        monkeypatch.setattr(ahead, "missing", lambda fd, size, ranges: list(ranges))
-        ahead.read_ahead(source, [(5, MIB // 2)], prefetch._page_loader(view))
+        monkeypatch.setattr(page_cache, "missing", lambda fd, size, ranges: list(ranges))
+        page_cache.read_ahead(source, [(5, MIB // 2)], prefetch._page_loader(view))
         for thread in (t for t in threading.enumerate() if t not in before):
             thread.join(60)
     assert resident(mapped_file) >= MIB // 2

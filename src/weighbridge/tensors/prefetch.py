@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB
-from weighbridge.io.page_cache import available_memory, populate
-from weighbridge.io.read_ahead import Fetch, read_ahead
+from weighbridge.io.page_cache import Fetch, available_memory, populate, read_ahead
 from weighbridge.io.source import FileSource, Source
 from weighbridge.tensors import np
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, RowRange, Stored
