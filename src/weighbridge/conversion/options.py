@@ -374,7 +374,7 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
     token_embedding_type: str | None = option("Type of the token embeddings.", metavar="TYPE", section=_TYPES)
     recipe: Path | None = option(
         "Take each tensor's type from FILE, in place of TYPE: pairs as of --tensor-type, separated by white space.",
-        metavar="FILE", kind="existing file", section=_TYPES,
+        metavar="FILE", kind="path", section=_TYPES,
     )  # fmt: skip
     tensor_type: Sequence[str] = option(
         "Type of the tensors whose name matches REGEX; the first match counts.", (), metavar="REGEX=TYPE",
