@@ -161,7 +161,7 @@ def around_fp4_borders() -> Floats:
         x = np.concatenate(
             [
                 np.column_stack([most, *(near * sign).T[part : part + 15]])
-                for sign in np.float32([1, -1])
+                for sign in np.array([1, -1], np.float32)
                 for part in (0, 6)
             ]
         )
