@@ -47,7 +47,9 @@ def _shapes(config: dict[str, Any], dense: int) -> Shapes:
         if i < dense:
             out |= {f"{own}v_proj.weight": (32, 64), **_gated(f"{at}.mlp", 96)}
             continue
-        out |= {f"{at}.mlp.gate.weight": (6, 64), f"{at}.mlp.gate.bias": (6,)}
+        out[f"{at}.mlp.gate.weight"] = (6, 64)
+        if config["norm_topk_prob"]:
+            out[f"{at}.mlp.gate.bias"] = (6,)
         for e in range(6):
             out |= _gated(f"{at}.mlp.experts.{e}", 32)
         if config["num_shared_experts"]:
@@ -79,7 +81,7 @@ CASES = table(
     ),
     # ... without experts, gates and norms of heads
     Case("k2-horizon-dense", "K2HorizonForCausalLM", "bpe", _DENSE, shapes=_shapes(_DENSE, 2), defaults=_DEFAULTS),
-    # ... whose values have no experts, and whose router takes a softmax
+    # ... whose values have no experts, and whose router takes a softmax without a bias
     Case(
         "k2-horizon-softmax",
         "K2HorizonForCausalLM",
