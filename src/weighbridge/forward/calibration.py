@@ -46,7 +46,7 @@ def calibration(
     computed = ComputedModel(model)
     chunks = chunks_of(model, text)
     made = None if not is_auto else matrix_of(computed, chunks, text)
-    return made, Measurement(computed, chunks, text.chunks, progress).gains if is_sized else None
+    return made, Measurement(computed, chunks, text.chunks, progress).effects if is_sized else None
 
 
 def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOptions) -> Calibrate | None:

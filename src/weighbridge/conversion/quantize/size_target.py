@@ -44,8 +44,8 @@ _CURVE: Final = (0.7, 0.8, 0.9, 1.1, 1.25)
 _SAMPLE: Final = 1 << 15
 
 
-#: The inputs and the candidates of each tensor -> the change of the output per error of the tensor.
-Effects = Callable[[QuantizeInputs, Mapping[str, Sequence[Offer]]], Mapping[str, float]]
+#: The inputs and the candidates of each tensor -> the candidates with the change of the output as their errors.
+Effects = Callable[[QuantizeInputs, Mapping[str, Sequence[Offer]]], Mapping[str, list[Offer]]]
 
 
 def types_for_size(
@@ -61,7 +61,8 @@ def types_for_size(
     """Chooses types for `bits` per weight, or for a file of `size` bytes, `overhead` of them outside of tensors.
     Tensors are padded to a multiple of `align` bytes.
 
-    `effects`: measures how much the model's output changes per error of each tensor; all count the same without it.
+    `effects`: measures how much the model's output changes with the types of each tensor; without it, all errors count
+    the same.
     Returns the inputs with the file type of most weights, and the choice. Raises RefusedError if no choice of types is
     small enough.
     """
@@ -78,8 +79,7 @@ def types_for_size(
         for name in free
     }
     if effects is not None:
-        gains = effects(inputs, offers)
-        offers = {n: [o._replace(error=o.error * gains[n]) for o in rows] for n, rows in offers.items()}
+        offers = {**effects(inputs, probed)}
     allocation = allocate(offers, room)
     expected = () if effects is None else tuple(_expected(allocation, offers, room))
     notes = [*inputs.notes, *_notes(allocation, offers, room, expected)]
