@@ -19,6 +19,7 @@ from weighbridge.conversion.options import QuantizeOptions
 from weighbridge.conversion.quantize.inputs import prepare
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.effects import RoundedTensors, fitted, groups
+from weighbridge.forward.rounding.input_errors import InputErrors
 from weighbridge.forward.run import ForwardPass
 from weighbridge.models.open import open_model
 
@@ -137,6 +138,19 @@ def test_a_text_rounds_latent_attention_better(place: Path, tmp_path: Path, opti
     assert before is not None
     assert after is not None
     assert after.value < 0.8 * before.value
+
+
+def test_rounded_inputs_count(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix whose inputs lose much in a type's blocks gets a type that doesn't round them."""
+
+    def types() -> dict[str, str]:
+        plan = wb.plan_quantize(place / "llama", "out.gguf", target_bpw=9, **_text(place))
+        return {row.name: row.target for row in plan.rows if "attn_v" in row.name}
+
+    assert set(types().values()) & {"F16", "F32"} == set()
+    names = dict.fromkeys(types(), 0.5)
+    monkeypatch.setattr(InputErrors, "relative", lambda _, block: names if block == 32 else {})
+    assert set(types().values()) == {"F16"}
 
 
 def test_an_importance_matrix_is_made(place: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.conversion.quantize.size_target import CANDIDATES, rounded
 from weighbridge.forward.column_sums import MatrixPlace
-from weighbridge.forward.input_errors import BLOCKS, InputErrors
+from weighbridge.forward.rounding.input_errors import BLOCKS, InputErrors
 
 COLUMNS, TOKENS = 768, 300
 STACK = {("one", None): MatrixPlace("dense", 0, 1), ("experts", 0): MatrixPlace("experts", 0, 2),

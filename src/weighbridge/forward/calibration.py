@@ -45,7 +45,8 @@ def calibration(
 
     computed = ComputedModel(model)
     chunks = chunks_of(model, text)
-    made = None if not is_auto else matrix_of(computed, chunks, text)
+    # llama-imatrix leaves the output matrix out, but errors that are compared between tensors need its inputs
+    made = None if not is_auto else matrix_of(computed, chunks, text, output=is_sized)
     return made, Measurement(computed, chunks, text.chunks, progress).effects if is_sized else None
 
 

@@ -2,7 +2,7 @@
 
 The KL divergence of the model with a group of rounded tensors is taken as a sum over its tensors: gain x error. Errors
 are relative, as the choice of types probes them (conversion/quantize/size_target.py), with that of rounded inputs added
-(input_errors.py), which sets a floor for types of large blocks. Groups are all tensors of a role,
+(rounding/input_errors.py), which sets a floor for types of large blocks. Groups are all tensors of a role,
 and all of a layer, so a model with 9 roles and 32 layers takes 42 passes; proportional fitting gives the gain of each
 tensor. That the divergence is about linear in the errors: V. Malinovskii et al., "Pushing the Limits of Large Language
 Model Quantization via the Linearity Theorem", arXiv 2411.17525.
@@ -28,10 +28,10 @@ from weighbridge.conversion.quantize.inputs import QuantizeInputs
 from weighbridge.conversion.quantize.size_target import rounded
 from weighbridge.forward.column_sums import ColumnSums, gguf_matrices
 from weighbridge.forward.computed import ComputedModel
-from weighbridge.forward.input_errors import BLOCKS, InputErrors
 from weighbridge.forward.layers import Observer
 from weighbridge.forward.ops import Floats
 from weighbridge.forward.options import TextOptions
+from weighbridge.forward.rounding.input_errors import BLOCKS, InputErrors
 from weighbridge.forward.run import ForwardPass
 from weighbridge.forward.scores import log_softmax, mean, score
 from weighbridge.forward.texts import TextChunks
@@ -46,9 +46,11 @@ _REFERENCE: Final = 256 << 20
 _ROUNDS: Final = 50
 
 
-def matrix_of(computed: ComputedModel, chunks: TextChunks, options: TextOptions) -> ImportanceMatrix:
-    """Returns the importance matrix of a text."""
-    sums, ids = ColumnSums(computed.model), chunks.ids[: options.chunks]
+def matrix_of(
+    computed: ComputedModel, chunks: TextChunks, options: TextOptions, *, output: bool = False
+) -> ImportanceMatrix:
+    """Returns the importance matrix of a text. `output`: also of the output matrix."""
+    sums, ids = ColumnSums(computed.model, output=output), chunks.ids[: options.chunks]
     ForwardPass(computed.provider, computed.graph, sums).hidden(ids).close()
     return ImportanceMatrix(sums.entries(), tuple(Path(p).name for p in options.text), len(ids), options.context)
 
