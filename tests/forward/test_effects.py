@@ -166,6 +166,17 @@ def test_an_importance_matrix_is_made(place: Path, tmp_path: Path) -> None:
     assert any(row.weighted is not None for row in report.tensors)
 
 
+def test_a_matrix_for_a_size_has_the_output_matrix(place: Path) -> None:
+    def weighted(**more: Any) -> set[str]:
+        plan = wb.plan_quantize(place / "llama", "out.gguf", imatrix="auto", **_text(place), **more)
+        return {row.name for row in plan.rows if row.weighted}
+
+    sized, named = weighted(target_bpw=6), weighted(ftype="Q4_0")
+    assert "output.weight" in sized
+    assert "output.weight" not in named
+    assert named
+
+
 def test_a_saved_choice_gives_the_same_bytes(place: Path, tmp_path: Path) -> None:
     recipe, first, again = tmp_path / "types.txt", tmp_path / "a.gguf", tmp_path / "b.gguf"
     text = ["--text", str(place / "text.txt"), "--context", str(CTX), "--chunks", "3"]

@@ -51,7 +51,10 @@ def matrix_of(
 ) -> ImportanceMatrix:
     """Returns the importance matrix of a text. `output`: also of the output matrix."""
     sums, ids = ColumnSums(computed.model, output=output), chunks.ids[: options.chunks]
-    ForwardPass(computed.provider, computed.graph, sums).hidden(ids).close()
+    forward = ForwardPass(computed.provider, computed.graph, sums)
+    with forward.hidden(ids) as states:
+        for _ in forward.logits(states) if output else ():
+            pass
     return ImportanceMatrix(sums.entries(), tuple(Path(p).name for p in options.text), len(ids), options.context)
 
 
