@@ -100,7 +100,7 @@ def test_a_size_is_met_by_the_whole_file(folder: Path, tmp_path: Path, size: int
     assert (tmp_path / "again.gguf").read_bytes() == out.read_bytes()
 
 
-SIZED = {
+SIZED: dict[str, dict[str, Any]] = {
     "dense": {}, "odd": {}, "shards": {"keep_split": True}, "odd aligned": {"align": 64},
     "dense aligned": {"align": 512},
 }  # fmt: skip
