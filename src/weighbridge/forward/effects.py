@@ -74,7 +74,7 @@ class RoundedTensors:
             return values
         self.used.add(matrix.name)
         if self.input_errors is not None and values.ndim == 2:
-            self.input_errors.weigh(matrix, values)
+            self.input_errors.weigh(matrix, values.T if matrix.is_transposed else values)
         if (dtype := self.types.get(matrix.name)) is None:
             return values
         weights = self._inputs.weights(matrix.name)

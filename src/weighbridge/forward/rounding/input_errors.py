@@ -20,7 +20,8 @@ from weighbridge.forward.ops import Floats
 BLOCKS: Final = (32, 256)
 _VARIANCE: Final = 1 / (12 * 127**2)
 
-_Sums = dict[MatrixPlace, NDArray[np.float64]]
+#: By place and columns: matrices of latent attention have several forms, with inputs of their own.
+_Sums = dict[tuple[MatrixPlace, int], NDArray[np.float64]]
 
 
 class InputErrors:
@@ -46,15 +47,17 @@ class InputErrors:
         _add(self._weights, {place}, np.einsum("ij,ij->j", values, values))
 
     def relative(self, block: int) -> dict[str, float]:
-        """The error of each tensor's output, relative to its power. Tensors with other rows are missing."""
+        """The error of each tensor's output, relative to its power. Tensors with other rows, or whose weights were seen
+        in another form than their inputs, are missing."""
         errors, powers = defaultdict[str, float](float), defaultdict[str, float](float)
-        for place, peaks in self._peaks.get(block, {}).items():
-            weights = self._weights[place]
-            errors[place.name] += float(weights @ peaks) * _VARIANCE
-            powers[place.name] += float(weights @ self._squares[place])
+        for key, peaks in self._peaks.get(block, {}).items():
+            if (weights := self._weights.get(key)) is not None:
+                errors[key[0].name] += float(weights @ peaks) * _VARIANCE
+                powers[key[0].name] += float(weights @ self._squares[key])
         return {name: error / powers[name] for name, error in errors.items() if powers[name]}
 
 
 def _add(sums: _Sums, places: set[MatrixPlace], values: Floats) -> None:
     for place in places:
-        sums[place] = sums.get(place, 0) + values.astype(np.float64)
+        key = place, len(values)
+        sums[key] = sums.get(key, 0) + values.astype(np.float64)
