@@ -5,8 +5,7 @@
 MODEL is whatever `wb quantize` reads, really trained; TEXT one that it was not trained on. Logits are llama.cpp's (the
 wheel xllamacpp), on chunks of 512 tokens of which the second half counts, as llama-perplexity does it. KL: mean
 Kullback-Leibler divergence of a token's distribution from that of F16, in nats. Same: how often the most likely token
-is F16's. A type written with its bits per weight (`4.5`) is one that --target-bpw chooses, one written `=Q4_K_M` what
---target-size chooses by effect for the size of that type's file, on the text --calibration FILE.
+is F16's. A type written with its bits per weight (`4.5`) is one that --target-bpw chooses.
 """
 
 from __future__ import annotations
@@ -69,16 +68,12 @@ def measure(path: Path, chunks: NDArray[np.int64], reference: Sequence[F32], bit
     return Measured(float(nll.mean()), float(error), kl, agree, path.stat().st_size, bits)
 
 
-def quantized(source: Path, target: Path, ftype: str, imatrix: Path | None, text: Path | None = None) -> float:
+def quantized(source: Path, target: Path, ftype: str, imatrix: Path | None) -> float:
     """The file, and its bits per weight."""
     settings: dict[str, Any] = {"imatrix": imatrix, "overwrite": True}
     name = ftype
     if ftype[0].isdigit():
         name, settings["target_bpw"] = "", float(ftype)
-    elif ftype[0] == "=":
-        with weighbridge.plan_quantize(source, target, ftype[1:], imatrix=imatrix) as plan:
-            name, settings["target_size"] = "", sum(f.layout.size for f in plan.files)
-        settings["text"] = [text]
     with weighbridge.plan_quantize(source, target, name, **settings) as plan:
         plan.run()
         return plan.bits
@@ -95,7 +90,6 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--imatrix", type=Path)
-    parser.add_argument("--calibration", type=Path)
     parser.add_argument("--types", default=TYPES)
     parser.add_argument("--with-imatrix", default=WITH_MATRIX)
     parser.add_argument("--chunks", type=int, default=40)
@@ -115,7 +109,7 @@ def main() -> None:
         for imatrix, types in ((None, args.types), (args.imatrix, args.with_imatrix if args.imatrix else "")):
             for ftype in filter(None, types.split(",")):
                 try:
-                    bits = quantized(args.model, target, ftype, imatrix, args.calibration)
+                    bits = quantized(args.model, target, ftype, imatrix)
                 except UnsupportedError as error:
                     print(f"{ftype}: {error}", file=sys.stderr)
                     continue

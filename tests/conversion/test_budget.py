@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,33 @@ def test_a_size_is_met_by_the_whole_file(folder: Path, tmp_path: Path, size: int
     assert 0.8 * size < out.stat().st_size <= size
     weighbridge.quantize(folder / "dense.gguf", tmp_path / "again.gguf", target_size=size, imatrix=matrix)
     assert (tmp_path / "again.gguf").read_bytes() == out.read_bytes()
+
+
+SIZED: dict[str, dict[str, Any]] = {
+    "dense": {}, "odd": {}, "shards": {"keep_split": True}, "odd aligned": {"align": 64},
+    "dense aligned": {"align": 512},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SIZED)
+def test_a_size_is_met_to_the_byte(folder: Path, tmp_path: Path, case: str) -> None:
+    """The size of a chosen file is enough for it, and one byte less isn't."""
+    source, out = quantize_cases.make(case.split()[0], folder), tmp_path / "out"
+
+    def plan(size: int) -> Any:
+        return weighbridge.plan_quantize(source, out, target_size=size, **SIZED[case])
+
+    def made(size: int) -> int:
+        return sum(file.layout.size for file in plan(size).files)
+
+    best = made(1 << 30)
+    for size in (best - 1, int(0.9 * best), int(0.8 * best)):
+        assert made(size) <= size
+        assert made(made(size)) == made(size)
+        assert made(made(size) - 1) < made(size)
+    plan(size).run()
+    files = [out] if out.is_file() else [*out.iterdir()]
+    assert sum(file.stat().st_size for file in files) == made(size)
 
 
 @pytest.mark.costly

@@ -19,6 +19,7 @@ from weighbridge.conversion.options import QuantizeOptions
 from weighbridge.conversion.quantize.inputs import prepare
 from weighbridge.forward.computed import ComputedModel
 from weighbridge.forward.effects import RoundedTensors, fitted, groups
+from weighbridge.forward.rounding.input_errors import InputErrors
 from weighbridge.forward.run import ForwardPass
 from weighbridge.models.open import open_model
 
@@ -139,6 +140,19 @@ def test_a_text_rounds_latent_attention_better(place: Path, tmp_path: Path, opti
     assert after.value < 0.8 * before.value
 
 
+def test_rounded_inputs_count(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix whose inputs lose much in a type's blocks gets a type that doesn't round them."""
+
+    def types() -> dict[str, str]:
+        plan = wb.plan_quantize(place / "llama", "out.gguf", target_bpw=9, **_text(place))
+        return {row.name: row.target for row in plan.rows if "attn_v" in row.name}
+
+    assert set(types().values()) & {"F16", "F32"} == set()
+    names = dict.fromkeys(types(), 0.5)
+    monkeypatch.setattr(InputErrors, "relative", lambda _, block: names if block == 32 else {})
+    assert set(types().values()) == {"F16"}
+
+
 def test_an_importance_matrix_is_made(place: Path, tmp_path: Path) -> None:
     matrix, by_file, auto = tmp_path / "imatrix.gguf", tmp_path / "a.gguf", tmp_path / "b.gguf"
     wb.imatrix(place / "llama", matrix, **_text(place))
@@ -150,6 +164,17 @@ def test_an_importance_matrix_is_made(place: Path, tmp_path: Path) -> None:
         assert b.metadata["quantize.imatrix.dataset"] == "text.txt"
     report = wb.compare_quantized(place / "llama", auto, imatrix="auto", **_text(place))
     assert any(row.weighted is not None for row in report.tensors)
+
+
+def test_a_matrix_for_a_size_has_the_output_matrix(place: Path) -> None:
+    def weighted(**more: Any) -> set[str]:
+        plan = wb.plan_quantize(place / "llama", "out.gguf", imatrix="auto", **_text(place), **more)
+        return {row.name for row in plan.rows if row.weighted}
+
+    sized, named = weighted(target_bpw=6), weighted(ftype="Q4_0")
+    assert "output.weight" in sized
+    assert "output.weight" not in named
+    assert named
 
 
 def test_a_saved_choice_gives_the_same_bytes(place: Path, tmp_path: Path) -> None:

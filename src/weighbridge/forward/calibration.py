@@ -45,8 +45,9 @@ def calibration(
 
     computed = ComputedModel(model)
     chunks = chunks_of(model, text)
-    made = None if not is_auto else matrix_of(computed, chunks, text)
-    return made, Measurement(computed, chunks, text.chunks, progress).gains if is_sized else None
+    # llama-imatrix leaves the output matrix out, but errors that are compared between tensors need its inputs
+    made = None if not is_auto else matrix_of(computed, chunks, text, output=is_sized)
+    return made, Measurement(computed, chunks, text.chunks, progress).effects if is_sized else None
 
 
 def scheme_calibration(target: TargetOptions, text: TextOptions, write: WriteOptions) -> Calibrate | None:

@@ -1,7 +1,8 @@
 """How much each tensor's rounding changes what a model predicts, measured on a text.
 
 The KL divergence of the model with a group of rounded tensors is taken as a sum over its tensors: gain x error. Errors
-are relative, as the choice of types probes them (conversion/quantize/size_target.py). Groups are all tensors of a role,
+are relative, as the choice of types probes them (conversion/quantize/size_target.py), with that of rounded inputs added
+(rounding/input_errors.py), which sets a floor for types of large blocks. Groups are all tensors of a role,
 and all of a layer, so a model with 9 roles and 32 layers takes 42 passes; proportional fitting gives the gain of each
 tensor. That the divergence is about linear in the errors: V. Malinovskii et al., "Pushing the Limits of Large Language
 Model Quantization via the Linearity Theorem", arXiv 2411.17525.
@@ -27,8 +28,10 @@ from weighbridge.conversion.quantize.inputs import QuantizeInputs
 from weighbridge.conversion.quantize.size_target import rounded
 from weighbridge.forward.column_sums import ColumnSums, gguf_matrices
 from weighbridge.forward.computed import ComputedModel
+from weighbridge.forward.layers import Observer
 from weighbridge.forward.ops import Floats
 from weighbridge.forward.options import TextOptions
+from weighbridge.forward.rounding.input_errors import BLOCKS, InputErrors
 from weighbridge.forward.run import ForwardPass
 from weighbridge.forward.scores import log_softmax, mean, score
 from weighbridge.forward.texts import TextChunks
@@ -43,26 +46,35 @@ _REFERENCE: Final = 256 << 20
 _ROUNDS: Final = 50
 
 
-def matrix_of(computed: ComputedModel, chunks: TextChunks, options: TextOptions) -> ImportanceMatrix:
-    """Returns the importance matrix of a text."""
-    sums, ids = ColumnSums(computed.model), chunks.ids[: options.chunks]
-    ForwardPass(computed.provider, computed.graph, sums).hidden(ids).close()
+def matrix_of(
+    computed: ComputedModel, chunks: TextChunks, options: TextOptions, *, output: bool = False
+) -> ImportanceMatrix:
+    """Returns the importance matrix of a text. `output`: also of the output matrix."""
+    sums, ids = ColumnSums(computed.model, output=output), chunks.ids[: options.chunks]
+    forward = ForwardPass(computed.provider, computed.graph, sums)
+    with forward.hidden(ids) as states:
+        for _ in forward.logits(states) if output else ():
+            pass
     return ImportanceMatrix(sums.entries(), tuple(Path(p).name for p in options.text), len(ids), options.context)
 
 
 class RoundedTensors:
-    """A rounding (`layers.Rounding`) of some tensors of a GGUF: `types` by their names. `used`: those that are run."""
+    """A rounding (`layers.Rounding`) of some tensors of a GGUF: `types` by their names. `used`: those that are run.
+    `input_errors` sees all weights while it is set."""
 
     def __init__(self, model: OpenModel, inputs: QuantizeInputs) -> None:
-        self._matrices, self._inputs = gguf_matrices(model), inputs
+        self.matrices, self._inputs = gguf_matrices(model), inputs
         self.types: Mapping[str, DType] = {}
         self.used: set[str] = set()
+        self.input_errors: InputErrors | None = None
 
     def __call__(self, name: str, expert: int | None, values: Floats) -> Floats:
-        matrix = self._matrices.get((name, expert))
+        matrix = self.matrices.get((name, expert))
         if matrix is None:
             return values
         self.used.add(matrix.name)
+        if self.input_errors is not None and values.ndim == 2:
+            self.input_errors.weigh(matrix, values.T if matrix.is_transposed else values)
         if (dtype := self.types.get(matrix.name)) is None:
             return values
         weights = self._inputs.weights(matrix.name)
@@ -85,10 +97,25 @@ class Measurement:
         bytes_needed = len(picked) * (self.ids.shape[1] - self.first) * computed.vocab * 4
         self.step = math.ceil(bytes_needed / _REFERENCE)
 
-    def gains(self, inputs: QuantizeInputs, offers: Mapping[str, Sequence[Offer]]) -> Mapping[str, float]:
-        """The change of the output per error of each tensor, as `size_target.Effects`."""
+    def effects(self, inputs: QuantizeInputs, offers: Mapping[str, Sequence[Offer]]) -> Mapping[str, list[Offer]]:
+        """The offers with the change of the output as their errors, as `size_target.Effects`."""
         rounding = RoundedTensors(self.computed.model, inputs)
-        reference = [log_softmax(logits).astype(np.float32) for logits in self._logits(rounding)]
+        seen = rounding.input_errors = InputErrors(rounding.matrices)
+        reference = [log_softmax(logits).astype(np.float32) for logits in self._logits(rounding, seen.observe)]
+        rounding.input_errors = None
+        gains, added = self._gains(rounding, reference, offers), {block: seen.relative(block) for block in BLOCKS}
+        return {
+            name: [
+                o._replace(error=_significant((o.error + added.get(o.dtype.block, {}).get(name, 0)) * gains[name]))
+                for o in rows
+            ]
+            for name, rows in offers.items()
+        }
+
+    def _gains(
+        self, rounding: RoundedTensors, reference: Sequence[Floats], offers: Mapping[str, Sequence[Offer]]
+    ) -> Mapping[str, float]:
+        """The change of the output per error of each tensor."""
         usual = {name: min(rows, key=_distance) for name, rows in offers.items() if name in rounding.used}
         changes, every = {}, groups(usual)
         for number, group in enumerate(every, 1):
@@ -96,14 +123,12 @@ class Measurement:
             changes[group] = self._divergence(reference, rounding)
             if self.progress is not None:
                 self.progress(number, len(every), "measuring effects")
-        exact = fitted({name: offer.error for name, offer in usual.items()}, changes)
-        # rounded, so that the order of sums in a matrix product doesn't change the choice
-        gains = {name: float(f"{gain:.3g}") for name, gain in exact.items()}
+        gains = fitted({name: offer.error for name, offer in usual.items()}, changes)
         # what isn't run, such as the layers that predict further tokens, counts like the others
         return {name: gains.get(name, statistics.median(gains.values())) for name in offers}
 
-    def _logits(self, rounding: RoundedTensors) -> Iterator[Floats]:
-        forward = ForwardPass(self.computed.provider, self.computed.graph, rounding=rounding)
+    def _logits(self, rounding: RoundedTensors, observer: Observer | None = None) -> Iterator[Floats]:
+        forward = ForwardPass(self.computed.provider, self.computed.graph, observer, rounding=rounding)
         with forward.hidden(self.ids) as states:
             for logits in forward.logits(states, self.first):
                 yield logits[: -1 : self.step]
@@ -112,6 +137,11 @@ class Measurement:
         found = zip(reference, self._logits(rounding), self.tokens[:, self.first + 1 :: self.step], strict=True)
         scores = (score(p.astype(np.float64), logits, following, -math.inf) for p, logits, following in found)
         return mean([s.kl for s in scores]).value
+
+
+def _significant(effect: float) -> float:
+    """Rounded, so that the order of sums in a matrix product doesn't change the choice."""
+    return float(f"{effect:.3g}")
 
 
 def _distance(offer: Offer) -> float:

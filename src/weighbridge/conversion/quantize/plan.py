@@ -25,6 +25,7 @@ from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.read import padded
 from weighbridge.conversion.gguf.loadable import check_loadable
 from weighbridge.conversion.options import QuantizeOptions, WriteOptions
 from weighbridge.conversion.plan.contents import PlannedFile
@@ -173,12 +174,17 @@ def build(
     if recipe is not None:
         inputs, choice = size_target.types_of_recipe(inputs, type_options(options))
         return finish(model, path, "", inputs, choice, options, write)
-    header = gguf.header_size(specs(inputs.tensors), inputs.keys)
-    align = inputs.keys[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in inputs.keys else gguf.DEFAULT_ALIGNMENT
-    overhead = header + align * len(inputs.tensors)
+    align = 1 if size is None else _alignment(inputs)
+    unchanged = sum(f.layout.size for f in _files(path, inputs.tensors, inputs, options))
+    overhead = unchanged - sum(padded(node.spec.nbytes, align) for node in inputs.tensors.values())
     inputs, choice = size_target.types_for_size(inputs, type_options(options), bits=bits, size=size, overhead=overhead,
-                                                effects=effects)  # fmt: skip
+                                                align=align, effects=effects)  # fmt: skip
     return finish(model, path, "", inputs, choice, options, write)
+
+
+def _alignment(inputs: QuantizeInputs) -> int:
+    stated = inputs.keys.get(gguf.ALIGNMENT_KEY)
+    return gguf.DEFAULT_ALIGNMENT if stated is None else int(stated.value)
 
 
 # -- the types applied -----------------------------------------------------------------------------------------------

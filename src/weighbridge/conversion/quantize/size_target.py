@@ -20,6 +20,7 @@ from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.gguf.container import KV
+from weighbridge.containers.gguf.read import padded
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize.allocation import Allocation, Offer, allocate, hull
@@ -34,8 +35,8 @@ Floats: TypeAlias = "NDArray[np.float32]"
 
 # The candidates, if a tensor's rows are whole blocks of them. The first ones need an importance matrix.
 CANDIDATES: Final = (
-    "IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_K", "Q5_0",
-    "Q5_K", "Q6_K", "Q8_0", "F16",
+    "IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_K", "Q4_1",
+    "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16",
 )  # fmt: skip
 # Other sizes whose expected effect is reported, as parts of the one that was asked for.
 _CURVE: Final = (0.7, 0.8, 0.9, 1.1, 1.25)
@@ -43,8 +44,8 @@ _CURVE: Final = (0.7, 0.8, 0.9, 1.1, 1.25)
 _SAMPLE: Final = 1 << 15
 
 
-#: The inputs and the candidates of each tensor -> the change of the output per error of the tensor.
-Effects = Callable[[QuantizeInputs, Mapping[str, Sequence[Offer]]], Mapping[str, float]]
+#: The inputs and the candidates of each tensor -> the candidates with the change of the output as their errors.
+Effects = Callable[[QuantizeInputs, Mapping[str, Sequence[Offer]]], Mapping[str, list[Offer]]]
 
 
 def types_for_size(
@@ -54,11 +55,14 @@ def types_for_size(
     bits: float | None = None,
     size: int | None = None,
     overhead: int = 0,
+    align: int = 1,
     effects: Effects | None = None,
 ) -> tuple[QuantizeInputs, ftypes.TypeChoice]:
-    """Chooses types for `bits` per weight, or for a file of `size` bytes, at most `overhead` of them outside tensors.
+    """Chooses types for `bits` per weight, or for a file of `size` bytes, `overhead` of them outside of tensors.
+    Tensors are padded to a multiple of `align` bytes.
 
-    `effects`: measures how much the model's output changes per error of each tensor; all count the same without it.
+    `effects`: measures how much the model's output changes with the types of each tensor; without it, all errors count
+    the same.
     Returns the inputs with the file type of most weights, and the choice. Raises RefusedError if no choice of types is
     small enough.
     """
@@ -68,11 +72,14 @@ def types_for_size(
     elements = sum(node.spec.elements for node in inputs.tensors.values())
     room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
     others = exact_choice(inputs, options).types
-    room -= sum(node.spec.with_dtype(others[n]).nbytes for n, node in inputs.tensors.items() if n not in free)
-    probed = offers = {name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}
+    kept = {n: node.spec.with_dtype(others[n]).nbytes for n, node in inputs.tensors.items() if n not in free}
+    room -= sum(padded(nbytes, align) for nbytes in kept.values())
+    probed = offers = {
+        name: [o._replace(nbytes=padded(o.nbytes, align)) for o in probe(inputs.tensors[name], inputs.weights(name))]
+        for name in free
+    }
     if effects is not None:
-        gains = effects(inputs, offers)
-        offers = {n: [o._replace(error=o.error * gains[n]) for o in rows] for n, rows in offers.items()}
+        offers = {**effects(inputs, probed)}
     allocation = allocate(offers, room)
     expected = () if effects is None else tuple(_expected(allocation, offers, room))
     notes = [*inputs.notes, *_notes(allocation, offers, room, expected)]
@@ -146,23 +153,21 @@ def probe(node: Node, weights: Any) -> list[Offer]:
     count = min(node.spec.rows, max(1, _SAMPLE // columns))
     rows = np.linspace(0, node.spec.rows - 1, count).astype(np.int64)
     sample = np.stack([source.read(int(r), int(r) + 1).view(np.float32) for r in rows])
-    row_weights = None if weights is None else weights[(rows * len(weights)) // node.spec.rows]
+    # the matrix of each row, in order; rows of one are encoded together
+    matrices = np.zeros(len(rows), np.int64) if weights is None else rows * len(weights) // node.spec.rows
+    row_weights = None if weights is None else weights[matrices]
     power = _power(sample, row_weights)
     offers = []
     for dtype in map(BY_NAME.__getitem__, CANDIDATES):
         lacks_weights = dtype.importance == "required" and weights is None
         if columns % dtype.block or lacks_weights or not (kernels.encodes(dtype) or dtype.block == 1):
             continue
-        error = _power(sample - _round_trip(sample, dtype, row_weights), row_weights)
+        parts = np.split(sample, np.flatnonzero(np.diff(matrices)) + 1)
+        importance = [None] if weights is None else weights[np.unique(matrices)]
+        found = np.concatenate([rounded(part, dtype, w) for part, w in zip(parts, importance, strict=True)])
+        error = _power(sample - found, row_weights)
         offers.append(Offer(dtype, node.spec.with_dtype(dtype).nbytes, error / power if power else 0.0))
     return offers
-
-
-def _round_trip(sample: Floats, dtype: DType, weights: Floats | None) -> Floats:
-    """`rounded`, with weights for each row, f32[rows, columns]."""
-    if weights is None:
-        return rounded(sample, dtype)
-    return np.concatenate([rounded(row[None], dtype, column) for row, column in zip(sample, weights, strict=True)])
 
 
 def rounded(values: Floats, dtype: DType, weights: Floats | None = None) -> Floats:
