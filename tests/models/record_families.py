@@ -48,7 +48,7 @@ def values(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         return np.random.default_rng(crc32(name.encode())).integers(1 << 60, 1 << 62, shape)  # type: ignore[return-value]
     if name.endswith(CONSTANTS):
         sizes = np.array([53, 59, 61, 67, 71, 73, 79, 83])[: shape[0]]
-        return sizes if name.endswith("vocab_sizes") else np.cumsum(sizes) - sizes  # type: ignore[return-value]
+        return sizes if name.endswith("vocab_sizes") else np.cumsum(sizes) - sizes
     if name.endswith(TOKENS):
         return np.arange(*shape, dtype=np.float32)  # every other token
     return np.random.default_rng(crc32(name.encode())).standard_normal(shape, np.float32)
