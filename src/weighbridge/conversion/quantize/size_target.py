@@ -159,7 +159,7 @@ def probe(node: Node, weights: Any) -> list[Offer]:
     power = _power(sample, row_weights)
     offers = []
     for dtype in map(BY_NAME.__getitem__, CANDIDATES):
-        lacks_weights = dtype.importance == "required" and weights is None
+        lacks_weights = weights is None and dtype.name in ftypes.table().needs_imatrix
         if columns % dtype.block or lacks_weights or not (kernels.encodes(dtype) or dtype.block == 1):
             continue
         parts = np.split(sample, np.flatnonzero(np.diff(matrices)) + 1)
