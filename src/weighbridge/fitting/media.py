@@ -91,7 +91,11 @@ _ALIGNED = 32
 def tower_memory(model: Candidate, modality: str, path: str, fused: bool) -> TowerMemory:
     """Returns the memory of one tower, by the keys of its file. Raises FormatError for a number that is missing."""
     named = str(type_of(model, modality))
-    certain, row = _row_of(model, modality, named)
+    measured = table().get(modality, {}).get(named)
+    certain = measured is not None
+    row = measured or (
+        _ANY_SIZE if model.get(f"{modality}.image_size") == 0 else _GENERAL.get(modality, _GENERAL["audio"])
+    )
     least = min(model.whole(f"{modality}.block_count"), 1)  # a projector without blocks has no heads
     sizes = [_count(model, f"{modality}.{name}", path, low) for name, low in zip(_NUMBERS, (least, 1, 1), strict=True)]
     patches, tokens = _sound(model, row) if row.frames else _picture(model, row, modality, path)
@@ -102,14 +106,6 @@ def tower_memory(model: Candidate, modality: str, path: str, fused: bool) -> Tow
     if not fused:
         buffers += 4 * patches**2 * _count(model, f"{modality}.attention.head_count", path, least)
     return TowerMemory(modality, named, buffers, certain and fused, tokens if certain else 0)
-
-
-def _row_of(model: Candidate, modality: str, named: str) -> tuple[bool, GraphRow]:
-    """Whether a type was measured, and its row or the general one."""
-    if (row := table().get(modality, {}).get(named)) is not None:
-        return True, row
-    any_size = model.get(f"{modality}.image_size") == 0
-    return False, _ANY_SIZE if any_size else _GENERAL.get(modality, _GENERAL["audio"])
 
 
 def _picture(model: Candidate, row: GraphRow, modality: str, path: str) -> tuple[int, int]:

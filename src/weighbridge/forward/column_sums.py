@@ -14,7 +14,6 @@ from weighbridge.base.spec import Shape
 from weighbridge.conversion.quantize.imatrix import ImatrixSums
 from weighbridge.forward.ops import Floats
 from weighbridge.models.arch.expand import Instance
-from weighbridge.models.arch.family import Family
 from weighbridge.models.model import OpenModel
 
 _OUTPUT: Final = "output.weight"
@@ -46,12 +45,15 @@ def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
     """Each matrix of a model in a dialect, by its canonical name, and by its number for an expert. Matrices that are
     fused there share one."""
     family, sizes = model.family, model.resolved.sizes
-    stored = {
-        instance: MatrixPlace(slot.name, n // len(slot.roles), len(slot.instances) // len(slot.roles),
-                              _is_transposed(family, dialect, slot.roles))
-        for slot in family.expansion(dialect, sizes, prefix).places.values()
-        for n, instance in enumerate(slot.instances)
-    }  # fmt: skip
+    stored: dict[Instance, MatrixPlace] = {}
+    for slot in family.expansion(dialect, sizes, prefix).places.values():
+        calls = [family.rows[role].layouts.get(dialect) for role in slot.roles]
+        transposed = any(call is not None and call.row.transposes % 2 == 1 for call in calls)
+        count = len(slot.roles)
+        stored |= {
+            instance: MatrixPlace(slot.name, n // count, len(slot.instances) // count, transposed)
+            for n, instance in enumerate(slot.instances)
+        }
     found = {place: stored[i] for place, i in canonical_instances(model).items() if i in stored}
     # keys and values of latent attention, whose joint matrix a folder has
     joint = {
@@ -59,11 +61,6 @@ def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
         if ".attention.k_b." in name and place == found.get((name.replace(".k_b.", ".v_b."), head))
     }  # fmt: skip
     return found | joint
-
-
-def _is_transposed(family: Family, dialect: str, roles: Sequence[str]) -> bool:
-    calls = [family.rows[role].layouts.get(dialect) for role in roles]
-    return any(call is not None and call.row.transposes % 2 == 1 for call in calls)
 
 
 def canonical_instances(model: OpenModel) -> dict[tuple[str, int | None], Instance]:
@@ -107,11 +104,13 @@ class ColumnSums:
 
     def entries(self) -> Mapping[str, ImatrixSums]:
         """The sums by tensor, in F32."""
-        return {name: self._entry(name, sums.astype(np.float32)) for name, sums in self._sums.items()}
-
-    def _entry(self, name: str, sums: Floats) -> ImatrixSums:
-        counts = self._counts[name]
-        return ImatrixSums(sums.reshape(1, -1), counts[:1]) if name in self._heads else ImatrixSums(sums, counts)
+        sums = {name: found.astype(np.float32) for name, found in self._sums.items()}
+        return {
+            name: ImatrixSums(found.reshape(1, -1), self._counts[name][:1])
+            if name in self._heads
+            else ImatrixSums(found, self._counts[name])
+            for name, found in sums.items()
+        }
 
     def missing(self, shapes: Mapping[str, Shape]) -> list[str]:
         """The layers' matrices without an entry. `shapes`: of the model's tensors by canonical name."""

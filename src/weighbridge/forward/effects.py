@@ -106,7 +106,8 @@ class Measurement:
         gains, added = self._gains(rounding, reference, offers), {block: seen.relative(block) for block in BLOCKS}
         return {
             name: [
-                o._replace(error=_significant((o.error + added.get(o.dtype.block, {}).get(name, 0)) * gains[name]))
+                # rounded, so that the order of sums in a matrix product doesn't change the choice
+                o._replace(error=float(f"{(o.error + added.get(o.dtype.block, {}).get(name, 0)) * gains[name]:.3g}"))
                 for o in rows
             ]
             for name, rows in offers.items()
@@ -137,11 +138,6 @@ class Measurement:
         found = zip(reference, self._logits(rounding), self.tokens[:, self.first + 1 :: self.step], strict=True)
         scores = (score(p.astype(np.float64), logits, following, -math.inf) for p, logits, following in found)
         return mean([s.kl for s in scores]).value
-
-
-def _significant(effect: float) -> float:
-    """Rounded, so that the order of sums in a matrix product doesn't change the choice."""
-    return float(f"{effect:.3g}")
 
 
 def _distance(offer: Offer) -> float:

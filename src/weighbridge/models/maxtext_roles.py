@@ -113,7 +113,7 @@ class MaxTextParameters:
 
     def _matrix(self, role: str, bias: bool, layer: int) -> Node | None:
         """A matrix of a layer, or its bias."""
-        from weighbridge.tensors.nodes import reshape, scaled
+        from weighbridge.tensors.nodes import gather, reshape, scaled
 
         names = (f"{name}.{'bias' if bias else 'kernel'}" for name in maxtext_roles().matrices.get(role, ()))
         found = (self._in_layer(name, layer) for name in names)
@@ -122,7 +122,9 @@ class MaxTextParameters:
             return None
         node = reshape(node, (node.spec.elements,)) if bias else _flat(node, role == "o")
         if self.paired and role in self.heads:
-            node = _halves(node, self.heads[role])
+            heads = range(self.heads[role])  # whose rows at even places come first
+            size = node.spec.shape[0] // len(heads)
+            node = gather(node, [h * size + row for h in heads for half in (0, 1) for row in range(half, size, 2)])
         return scaled(node, self.factor) if role == "q" else node
 
     def _in_layer(self, name: str, layer: int, expert: int | None = None) -> Node | None:
@@ -158,11 +160,3 @@ def _flat(node: Node, output: bool) -> Node:
 
     inner = math.prod(node.spec.shape[:-1]) if output else node.spec.shape[0]
     return transpose(reshape(node, (inner, node.spec.elements // max(inner, 1))))
-
-
-def _halves(node: Node, heads: int) -> Node:
-    """The rows of each head with those at even places first."""
-    from weighbridge.tensors.nodes import gather
-
-    size = node.spec.shape[0] // heads
-    return gather(node, [head * size + row for head in range(heads) for half in (0, 1) for row in range(half, size, 2)])

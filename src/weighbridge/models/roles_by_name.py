@@ -33,8 +33,11 @@ def by_roles(
                 raise FormatError("a tensor whose shape differs from config.json's", path=str(model.place.path),
                                   field=name, expected=list(place.shape), found=list(node.spec.shape))  # fmt: skip
             nodes[name] = node
-    rest = ((name, node.spec.nbytes) for name, node in model.stored.items() if name not in used)
-    dropped = (_dropped(name, size, name.startswith(optimizer)) for name, size in rest)
+    reasons = {True: ("optimizer", "is the optimizer's"), False: ("value", "no role of the family")}
+    dropped = (
+        Dropped(name, *reasons[name.startswith(optimizer)], 1, node.spec.nbytes)
+        for name, node in model.stored.items() if name not in used
+    )  # fmt: skip
     return replace(with_nodes(model, nodes), left_out=(*model.left_out, *dropped))
 
 
@@ -47,8 +50,3 @@ def _joined(place: TensorSlot, of_role: Callable[[str, Mapping[str, int]], Node 
     if len(nodes) < len(found):
         return None
     return nodes[0] if len(nodes) == 1 else stack(nodes)
-
-
-def _dropped(name: str, size: int, optimizer: bool) -> Dropped:
-    part, why = ("optimizer", "is the optimizer's") if optimizer else ("value", "no role of the family")
-    return Dropped(name, part, why, 1, size)

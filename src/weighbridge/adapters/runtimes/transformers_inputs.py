@@ -34,11 +34,6 @@ class LatentInputs(NamedTuple):
 ObserveLatent = Callable[[str, LatentInputs], None]
 
 
-def _rows(x: torch.Tensor) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = x.detach().reshape(-1, x.shape[-1]).float().cpu().numpy()
-    return found
-
-
 def _products(parameters: Iterator[tuple[str, torch.Tensor]], observe: Observe) -> Any:
     """A context in which the inputs of products with parameters are passed on."""
     import torch
@@ -59,7 +54,7 @@ def _products(parameters: Iterator[tuple[str, torch.Tensor]], observe: Observe) 
                 if (found := places.get(weight.untyped_storage().data_ptr())) is not None:
                     name, whole = found
                     number = weight.storage_offset() // whole.stride(0) if whole.ndim > 2 else None
-                    observe(name, number, _rows(x))
+                    observe(name, number, x.detach().reshape(-1, x.shape[-1]).float().cpu().numpy())
             return func(*args, **(kwargs or {}))
 
     return Products()

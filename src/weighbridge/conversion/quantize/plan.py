@@ -174,7 +174,8 @@ def build(
     if recipe is not None:
         inputs, choice = size_target.types_of_recipe(inputs, type_options(options))
         return finish(model, path, "", inputs, choice, options, write)
-    align = 1 if size is None else _alignment(inputs)
+    stated = inputs.keys.get(gguf.ALIGNMENT_KEY)
+    align = 1 if size is None else gguf.DEFAULT_ALIGNMENT if stated is None else int(stated.value)
     unchanged = sum(f.layout.size for f in _files(path, inputs.tensors, inputs, options))
     overhead = unchanged - sum(padded(node.spec.nbytes, align) for node in inputs.tensors.values())
     inputs, choice = size_target.types_for_size(inputs, type_options(options), bits=bits, size=size, overhead=overhead,
@@ -182,23 +183,13 @@ def build(
     return finish(model, path, "", inputs, choice, options, write)
 
 
-def _alignment(inputs: QuantizeInputs) -> int:
-    stated = inputs.keys.get(gguf.ALIGNMENT_KEY)
-    return gguf.DEFAULT_ALIGNMENT if stated is None else int(stated.value)
-
-
 # -- the types applied -----------------------------------------------------------------------------------------------
 
 
 def finish(
-    model: OpenModel,
-    path: Path,
-    ftype: str,
-    inputs: QuantizeInputs,
-    choice: ftypes.TypeChoice,
-    options: QuantizeOptions,
-    write: WriteOptions,
-) -> QuantizePlan:
+    model: OpenModel, path: Path, ftype: str, inputs: QuantizeInputs, choice: ftypes.TypeChoice,
+    options: QuantizeOptions, write: WriteOptions,
+) -> QuantizePlan:  # fmt: skip
     """Plans to give each tensor its chosen type."""
     tensors: dict[str, Node] = {}
     reports: dict[str, CastReport] = dict(inputs.tower_reports)
@@ -239,7 +230,10 @@ def finish(
         write=write,
         model=model,
         reports=reports,
-        sources=_states(model, inputs),
+        sources=(
+            *map(state_of, model.place.files),
+            *((f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ()),
+        ),
         ftype=ftype,
         rows=tuple(rows),
         refusals=tuple(dict.fromkeys(refusals)),
@@ -250,12 +244,6 @@ def finish(
         keys=inputs.keys_set,
         recipe=_recipe(inputs, choice),
     )
-
-
-def _states(model: OpenModel, inputs: QuantizeInputs) -> tuple[str, ...]:
-    """What the target is made of."""
-    matrix = (f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ()
-    return *map(state_of, model.place.files), *matrix
 
 
 def _recipe(inputs: QuantizeInputs, choice: ftypes.TypeChoice) -> str:

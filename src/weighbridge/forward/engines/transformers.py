@@ -19,6 +19,8 @@ from weighbridge.tensors.nodes import QuantizedTensor
 
 #: The names of parameters: those of a folder, and of classes that fuse experts in memory.
 _DIALECTS: Final = ("hf", "hf5")
+#: In the names of matrices of latent attention, whose inputs are those of a head.
+_OF_LATENTS: Final = (JOINT, ".attention.k_b.", ".attention.v_b.")
 Place = tuple[str, int | None]
 
 
@@ -51,7 +53,7 @@ class TransformersEngine(Closing):
 
         def observe(name: str, number: int | None, x: Floats) -> None:
             found = self._places.get((name, number), ())
-            places = [place for place in found if JOINT not in place[0] and not _is_of_head(place[0])]
+            places = [place for place in found if not any(part in place[0] for part in _OF_LATENTS)]
             if places:
                 observer([place[0] for place in places], x, places[0][1])
 
@@ -69,7 +71,3 @@ class TransformersEngine(Closing):
     def close(self) -> None:
         """Closes the model's files."""
         self.provider.close()
-
-
-def _is_of_head(name: str) -> bool:
-    return ".attention.k_b." in name or ".attention.v_b." in name
