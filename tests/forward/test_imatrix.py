@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,24 @@ def test_texts(tmp_path: Path) -> None:
         wb.imatrix(folder, out, text=[str(chats)], chat=True, context=CTX)
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
     assert wb.imatrix(folder, out, text=[str(chats)], chat=True, context=CTX).chunks > 1
+
+
+def test_several_texts_of_which_one_is_standard_input_are_one(tmp_path: Path) -> None:
+    first, second, joined = (tmp_path / name for name in ("first.txt", "second.txt", "joined.txt"))
+    first.write_text(TEXT)
+    second.write_text(TEXT.upper())
+    joined.write_text(f"{TEXT}\n{TEXT.upper()}")
+    folder, files = _folder("qwen2", tmp_path), [tmp_path / f"{n}.gguf" for n in range(3)]
+    given: list[list[Path | str]] = [[joined], [first, second], ["-", second]]
+    for out, texts in zip(files, given, strict=True):
+        options = [word for text in texts for word in ("--text", text)]
+        command = [sys.executable, "-m", "weighbridge", "imatrix", folder, out, "--ctx", str(CTX), *options]
+        subprocess.run(command, input=TEXT, text=True, check=True, capture_output=True)
+    found = [_read(out) for out in files]
+    assert found[0].entries.keys() == found[1].entries.keys() == found[2].entries.keys()
+    for name, entry in found[0].entries.items():
+        for other in found[1:]:
+            np.testing.assert_array_equal(np.asarray(other.entries[name].sums), np.asarray(entry.sums), name)
 
 
 BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
