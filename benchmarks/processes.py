@@ -1,6 +1,5 @@
-"""Whole processes beside llama-quantize, by type, as Markdown: `processes.py ROUNDS [BILLIONS]`. Processor seconds,
-start and writing included, of a GGUF in bf16 with so many weights on two threads each; beside them a copy of what is
-written. The peer runs once: it takes minutes, and the processor's seconds hardly depend on other load.
+"""Whole processes beside llama-quantize, by type, as Markdown: `processes.py ROUNDS [BILLIONS]`, the weights of the
+model. Files are compared. The peer runs once: it takes minutes, and the processor's seconds hardly depend on other load.
 """
 
 from __future__ import annotations
@@ -80,7 +79,8 @@ def main(rounds: int, billions: float, work: Path) -> None:
     command = [sys.executable, "-m", "weighbridge", "-q", "convert", made, source, "--dtype", "bf16"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(made)
-    print(f"## quantize-processes\n\n{' '.join((__doc__ or '').split('`.')[1].split())}\n")
+    print(f"## quantize-processes\n\nA GGUF of {billions:g} billion weights in bf16, its pages in memory, by whole processes on "
+          "two threads: seconds, and those of the processor. Beside them a copy of what is written, flushed to the disk.\n")  # fmt: skip
     print(
         "| type | ours, two threads | processor | one thread | llama-quantize | processor | times less | cp + fsync |"
     )

@@ -764,8 +764,8 @@ def versions() -> str:
 
 
 def table_report(script: str, rounds: int | None) -> str:
-    """A section of its own form: a table of types (kernels.py, counting.py), of schemes (unpacking.py), of
-    coders (packing.py), or of what a page takes (page.py)."""
+    """A section of its own form: a table of types (processes.py, kernels.py, counting.py), of schemes (unpacking.py),
+    of coders (packing.py), or of what a page takes (page.py)."""
     command = [sys.executable, str(ROOT / "benchmarks" / script), str(rounds or 5)]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
@@ -806,6 +806,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
 }
 REPORTS: dict[str, Callable[[argparse.Namespace], str]] = {
     **{name: lambda args, name=name: section_report(name, args) for name in SECTIONS},
+    "quantize-processes": lambda args: table_report("processes.py", args.rounds),
     "kernels": lambda args: table_report("kernels.py", args.rounds),
     "unpack": lambda args: table_report("unpacking.py", args.rounds),
     "pack": lambda args: table_report("packing.py", args.rounds),
