@@ -1,5 +1,5 @@
 """Whole processes beside llama-quantize, by type, as Markdown: `processes.py ROUNDS [BILLIONS]`, the weights of the
-model. Files are compared. The peer runs once: it takes minutes, and the processor's seconds hardly depend on other load.
+model. Files are compared. The peer runs once: it takes minutes, and other load hardly changes the processor's seconds.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def main(rounds: int, billions: float, work: Path) -> None:
     command = [sys.executable, "-m", "weighbridge", "-q", "convert", made, source, "--dtype", "bf16"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(made)
-    print(f"## quantize-processes\n\nA GGUF of {billions:g} billion weights in bf16, its pages in memory, by whole processes on "
-          "two threads: seconds, and those of the processor. Beside them a copy of what is written, flushed to the disk.\n")  # fmt: skip
+    print(f"## quantize-processes\n\nA GGUF of {billions:g} billion weights in bf16, its pages in memory, by whole")
+    print("processes on two threads: seconds, and those of the processor. Beside them a copy of what is written.\n")
     print(
         "| type | ours, two threads | processor | one thread | llama-quantize | processor | times less | cp + fsync |"
     )
