@@ -1,11 +1,12 @@
 """Record checkpoints of Megatron-LM's models in the format of torch, and the whole parameters that Megatron-LM itself
 states, for tests/containers/test_megatron.py.
 
-python -m tests.containers.record_megatron      writes tests/containers/golden/megatron.zip
+python -m tests.containers.record_megatron [RUN ...]     writes these runs (all) in tests/containers/golden/megatron.zip
 
-Needs megatron-core 0.16, einops and torch with gloo. Each rank is a process on the CPU. The values of a parameter are a
-function of its name and of the place that Megatron-LM's `sharded_state_dict` states for the rank's part. The folders
-are those of training/checkpointing.py (get_checkpoint_name, generate_state_dict).
+Needs megatron-core 0.16, einops and torch with gloo. Each rank is a process on the CPU. Mamba's kernels and the modules
+of Transformer Engine, which need a GPU, are replaced: only names, shapes and `sharded_state_dict` matter. The values of
+a parameter are a function of its name and of the place that Megatron-LM's `sharded_state_dict` states for the rank's
+part. The folders are those of training/checkpointing.py (get_checkpoint_name, generate_state_dict).
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
 from tests.containers.megatron_cases import CASES, GOLDEN, STEP, MegatronCase
+
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 20, "qk_head_dim": 5, "qk_pos_emb_head_dim": 4, "v_head_dim": 3}
+MIXER = {"mamba_num_heads": 8, "mamba_head_dim": 2, "mamba_num_groups": 4, "mamba_state_dim": 3}
 
 
 def settings(case: MegatronCase) -> dict[str, Any]:
@@ -36,6 +41,7 @@ def settings(case: MegatronCase) -> dict[str, Any]:
         "max_position_embeddings": 6, "untie_embeddings_and_output_weights": not case.tied,
         "num_experts": case.experts or None, "normalization": "LayerNorm", "params_dtype": torch.float32,
         "position_embedding_type": "learned_absolute" if case.positions else "rope",
+        **(LATENT if case.latent else {}), **(MIXER if case.mixer else {}),
     }  # fmt: skip
 
 
@@ -44,19 +50,26 @@ def models_of(case: MegatronCase) -> list[Any]:
     from megatron.core import parallel_state as ranks
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.transformer.transformer_config import TransformerConfig
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
-    config = TransformerConfig(
+    kind, more = (MLATransformerConfig, {**LATENT, "rope_type": "rope"}) if case.latent else (TransformerConfig, {})
+    config = kind(
         num_layers=case.layers, hidden_size=8, num_attention_heads=4, num_query_groups=case.groups, kv_channels=4,
         ffn_hidden_size=12, use_cpu_initialization=True, gated_linear_unit=case.gated,
         activation_func=torch.nn.functional.silu if case.gated else torch.nn.functional.gelu,
         add_bias_linear=case.bias, add_qkv_bias=case.bias, tensor_model_parallel_size=case.tensor,
         pipeline_model_parallel_size=case.pipeline, virtual_pipeline_model_parallel_size=case.virtual,
         expert_model_parallel_size=case.expert, expert_tensor_parallel_size=case.expert_tensor or case.tensor,
-        pipeline_dtype=torch.float32, qk_layernorm=case.bias,
+        pipeline_dtype=torch.float32, qk_layernorm=case.bias or bool(case.latent), normalization="LayerNorm",
         num_layers_in_first_pipeline_stage=case.first, num_moe_experts=case.experts or None, moe_router_topk=2,
+        **more, **(MIXER if case.mixer else {}),
     )  # fmt: skip
-    layers = get_gpt_layer_local_spec(num_experts=case.experts or None, qk_layernorm=case.bias)
+    if case.mixer:
+        return [model_of_mixers(case, config)]
+    layers = get_gpt_layer_local_spec(num_experts=case.experts or None, qk_layernorm=case.bias or bool(case.latent),
+                                      multi_latent_attention=bool(case.latent))  # fmt: skip
+    if case.latent:
+        stub_transformer_engine(layers.submodules.self_attention.submodules, case.latent == "whole")
     out = []
     for stage in range(case.virtual or 1):
         which = {"vp_stage": stage} if case.virtual else {}
@@ -68,6 +81,72 @@ def models_of(case: MegatronCase) -> list[Any]:
         out.append(GPTModel(config, layers, vocab_size=24, max_sequence_length=6, position_embedding_type=kind,
                             share_embeddings_and_output_weights=case.tied, **ends, **which))  # fmt: skip
     return out
+
+
+def stub_transformer_engine(layers: Any, whole: bool) -> None:
+    """Modules in place of those of Transformer Engine that multi-latent attention uses. `whole`: its down projections
+    are those of Transformer Engine, which every rank has whole (`parallel_mode` is "duplicated")."""
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.identity_op import IdentityOp
+
+    class Duplicated(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, inputs: int, outputs: int, parallel_mode: str, **_: Any) -> None:
+            super().__init__()
+            assert parallel_mode == "duplicated"
+            self.weight = torch.nn.Parameter(torch.ones(outputs, inputs))
+
+    multi_latent_attention.TELinear = Duplicated
+    layers.core_attention = IdentityOp  # it has no parameters
+    if whole:
+        layers.linear_q_down_proj = layers.linear_kv_down_proj = Duplicated
+
+
+def model_of_mixers(case: MegatronCase, config: Any) -> Any:
+    """This rank's layers of Mamba-2 and MLPs, with Megatron-LM's layers instead of Transformer Engine's."""
+    stub_kernels()
+    from megatron.core import parallel_state as ranks
+    from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+    from megatron.core.models.mamba.mamba_model import MambaModel
+    from megatron.core.ssm import mamba_block, mamba_mixer
+    from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
+    from megatron.core.ssm.mlp_layer import MLPLayer
+    from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.mlp import MLP, MLPSubmodules
+    from megatron.core.transformer.spec_utils import ModuleSpec
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+    from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
+
+    mamba_block.TENorm = WrappedTorchNorm
+    mamba_mixer.get_cuda_rng_tracker = MagicMock()
+    mixer = ModuleSpec(
+        mamba_mixer.MambaMixer, submodules=mamba_mixer.MambaMixerSubmodules(ColumnParallelLinear, RowParallelLinear)
+    )
+    mlp = ModuleSpec(MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear))
+    layers = mamba_block.MambaStackSubmodules(
+        mamba_layer=ModuleSpec(MambaLayer, submodules=MambaLayerSubmodules(
+            norm=WrappedTorchNorm, mixer=mixer, mamba_bda=get_bias_dropout_add)),
+        mlp_layer=ModuleSpec(MLPLayer, submodules=TransformerLayerSubmodules(
+            pre_mlp_layernorm=WrappedTorchNorm, mlp=mlp, mlp_bda=get_bias_dropout_add)),
+    )  # fmt: skip
+    return MambaModel(
+        config, ModuleSpec(mamba_block.MambaStack, submodules=layers), vocab_size=24, max_sequence_length=6,
+        hybrid_override_pattern="M-" * (case.layers // 2), pre_process=ranks.is_pipeline_first_stage(),
+        post_process=ranks.is_pipeline_last_stage(),
+    )  # fmt: skip
+
+
+def stub_kernels() -> None:
+    """Modules in place of mamba-ssm's kernels. Its gated norm has a weight."""
+
+    class RMSNorm(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, size: int, **_: Any) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(size))
+
+    parents = ["mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton"]
+    kernels = ["mamba_ssm.ops.triton.layernorm_gated", "mamba_ssm.ops.triton.ssd_combined",
+               "megatron.core.inference.contexts.attention_context.triton.tensor_ops"]  # fmt: skip
+    sys.modules |= {name: MagicMock(RMSNorm=RMSNorm) for name in parents + kernels}
 
 
 def fill(models: list[Any]) -> dict[str, np.ndarray]:
@@ -133,9 +212,15 @@ def main() -> None:
                 file.unlink()
             np.savez_compressed(out / f"{name}.npz", **whole)  # type: ignore[arg-type]
             print(name, len(whole), flush=True)
+        kept = {}
+        if GOLDEN.exists():
+            with zipfile.ZipFile(GOLDEN) as archive:
+                kept = {name: archive.read(name) for name in archive.namelist()
+                        if name.partition("/")[0].removesuffix(".npz") not in only}  # fmt: skip
+        new = {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
         with zipfile.ZipFile(GOLDEN, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-            for path in sorted(p for p in out.rglob("*") if p.is_file()):
-                archive.write(path, path.relative_to(out).as_posix())
+            for name, data in sorted((kept | new).items()):
+                archive.writestr(name, data)
 
 
 if __name__ == "__main__":

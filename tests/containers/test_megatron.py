@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.containers.megatron_cases import CASES, FOLDER, STEP, expected, unpac
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.torch import megatron
-from weighbridge.containers.torch.megatron import CUTS, FILES, CutAxis
+from weighbridge.containers.torch.megatron import CUTS, FILES, LATENT_SECTIONS, MIXER_SECTIONS, CutAxis
 
 torch = pytest.importorskip("torch")
 
@@ -63,7 +64,8 @@ def test_any_rows_are_those_of_the_parameter(recorded: Path, run: str) -> None:
 
 def test_every_kind_of_parallelism_and_cut_is_recorded(recorded: Path) -> None:
     cases = CASES.values()
-    for kind in ("tensor", "pipeline", "expert", "virtual", "expert_tensor", "gated", "tied", "positions", "first"):
+    for kind in ("tensor", "pipeline", "expert", "virtual", "expert_tensor", "gated", "tied", "positions", "first",
+                 "latent", "mixer"):  # fmt: skip
         assert len({getattr(case, kind) for case in cases}) > 1, kind
     names = {name for run in CASES for name in expected(recorded / f"{run}.npz")}
     cut = {cut for tail, cut in CUTS.items() if any(name.endswith(tail) for name in names)}
@@ -74,7 +76,9 @@ def test_every_kind_of_parallelism_and_cut_is_recorded(recorded: Path) -> None:
 RECORDED = (
     "word_embeddings.weight", "output_layer.weight", "linear_qkv.weight", "linear_qkv.bias", "linear_proj.weight",
     "linear_proj.bias", "linear_fc1.weight", "linear_fc1.bias", "linear_fc2.weight", "linear_fc2.bias",
-    "position_embeddings.weight", "router.weight",
+    "position_embeddings.weight", "router.weight", "linear_q_down_proj.weight", "linear_q_up_proj.weight",
+    "linear_kv_down_proj.weight", "linear_kv_up_proj.weight", "mixer.in_proj.weight", "mixer.conv1d.weight",
+    "mixer.conv1d.bias", "mixer.A_log", "mixer.D", "mixer.dt_bias", "mixer.norm.weight", "mixer.out_proj.weight",
 )  # fmt: skip
 
 
@@ -84,15 +88,44 @@ def test_every_other_cut_is_noticed(recorded: Path, monkeypatch: pytest.MonkeyPa
     if cut is CUTS[tail] or ({cut, CUTS[tail]} == {CutAxis.ROWS, CutAxis.GATED} and "fc1" not in tail):
         return  # a layer without a gate has one half
     monkeypatch.setattr(megatron, "CUTS", {**CUTS, tail: cut})
-    for run in ("tensor", "gpt", "pipeline", "all"):
-        right = expected(recorded / f"{run}.npz")
+    runs = ("tensor", "gpt", "pipeline", "all", "latent", "latent-whole", "mixer")
+    assert is_noticed(models(recorded, *runs)), f"{tail} as {cut} passes"
+
+
+def models(recorded: Path, *runs: str) -> Iterator[tuple[Path, Mapping[str, np.ndarray]]]:
+    """Runs and their parameters."""
+    return ((recorded / run, expected(recorded / f"{run}.npz")) for run in runs)
+
+
+def is_noticed(runs: Iterable[tuple[Path, Mapping[str, np.ndarray]]]) -> bool:
+    """Whether one of the runs is refused or has other parameters."""
+    for path, right in runs:
         try:
-            found = tensors(recorded / run)
+            found = tensors(path)
         except (FormatError, UnsupportedError):
-            return
+            return True
         if any(found[name].tobytes() != array.tobytes() for name, array in right.items()):
-            return
-    raise AssertionError(f"{tail} as {cut} passes")
+            return True
+    return False
+
+
+@pytest.mark.parametrize("cut", MIXER_SECTIONS)
+def test_every_other_order_of_sections_is_noticed(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, cut: CutAxis
+) -> None:
+    for order in {"".join(order) for order in permutations(MIXER_SECTIONS[cut])} - {MIXER_SECTIONS[cut]}:
+        monkeypatch.setattr(megatron, "MIXER_SECTIONS", {**MIXER_SECTIONS, cut: order})
+        assert is_noticed(models(recorded, "mixer")), order
+
+
+@pytest.mark.parametrize("layer", ["linear_q_down_proj", "linear_kv_down_proj"])
+def test_every_other_width_of_a_down_projection_is_noticed(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    for other in LATENT_SECTIONS:
+        if other != layer:
+            monkeypatch.setattr(megatron, "LATENT_SECTIONS", {**LATENT_SECTIONS, layer: LATENT_SECTIONS[other]})
+            assert is_noticed(models(recorded, "latent", "latent-whole")), other
 
 
 @pytest.mark.parametrize("run", CASES)
@@ -278,7 +311,8 @@ def test_a_hostile_rank_is_not_executed(recorded: Path, tmp_path: Path) -> None:
 def save(folder: Path, model: Mapping[str, np.ndarray], **settings: Any) -> None:
     """One rank's file."""
     folder.mkdir(parents=True)
-    args = argparse.Namespace(tensor_model_parallel_size=1, pipeline_model_parallel_size=1, **settings)
+    sizes = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    args = argparse.Namespace(**sizes | settings)
     parts = {name: torch.from_numpy(array) for name, array in model.items()}
     torch.save({"args": args, "iteration": 1, "model": parts}, folder / FILES[0])
 
@@ -315,3 +349,110 @@ def test_older_names_without_settings(tmp_path: Path) -> None:
         encoder = {f"layers.0.self_attention.{name}": value for name, value in inside.items()}
         torch.save({"model": {"language_model": {"encoder": encoder}}}, tmp_path / f"mp_rank_{rank:02}" / FILES[0])
     assert_same(tensors(tmp_path), whole)
+
+
+def save_ranks(folder: Path, parts: Mapping[str, list[np.ndarray]], **settings: Any) -> None:
+    """The files of tensor-parallel ranks from each parameter's parts."""
+    ranks = len(next(iter(parts.values())))
+    for n in range(ranks):
+        part = {name: np.ascontiguousarray(arrays[n]) for name, arrays in parts.items()}
+        save(folder / f"mp_rank_{n:02}", part, tensor_model_parallel_size=ranks, **settings)
+
+
+def sections(whole: np.ndarray, sizes: list[int], ranks: int) -> list[np.ndarray]:
+    """Each rank's rows: its share of every section."""
+    split = [np.split(part, ranks) for part in np.split(whole, np.cumsum(sizes)[:-1])]
+    return [np.concatenate([part[n] for part in split]) for n in range(ranks)]
+
+
+# Newer than the recorded version: the splits follow MambaMixer (`partition_sizes`) and FusedMLASelfAttention.
+D, S, H, LORA, ROPE = 16, 12, 8, 16, 8
+KV_LORA = 24
+_MIXER, _ATTENTION = "decoder.layers.0.mixer.", "decoder.layers.0.self_attention."
+NEWER = {
+    f"{_MIXER}in_proj.weight": ((2 * D + 2 * S + H, 6), [D, D, S, S, H]),
+    f"{_MIXER}conv1d_weight": ((D + 2 * S, 1, 4), [D, S, S]),
+    f"{_MIXER}conv1d_bias": ((D + 2 * S,), [D, S, S]),
+    f"{_MIXER}A_log": ((H,), [H]),
+    f"{_ATTENTION}linear_qkv_down_proj.weight": ((LORA + KV_LORA + ROPE, 6), [LORA, KV_LORA + ROPE]),
+    f"{_ATTENTION}linear_q_up_proj.weight": ((40, LORA), [40]),
+    f"{_ATTENTION}linear_kv_up_proj.weight": ((44, KV_LORA), [44]),
+}
+
+
+def newer(folder: Path, ranks: int, whole_down: bool) -> dict[str, np.ndarray]:
+    """Saves the ranks' files. Returns the whole parameters. `whole_down`: every rank has the down projection."""
+    rng = np.random.default_rng(3)
+    whole = {name: rng.standard_normal(shape).astype(np.float32) for name, (shape, _) in NEWER.items()}
+    parts = {name: sections(array, NEWER[name][1], ranks) for name, array in whole.items()}
+    if whole_down:
+        name = f"{_ATTENTION}linear_qkv_down_proj.weight"
+        parts[name] = [whole[name]] * ranks
+    out = f"{_MIXER}out_proj.weight"
+    whole[out] = rng.standard_normal((6, D)).astype(np.float32)
+    parts[out] = np.split(whole[out], ranks, axis=1)
+    save_ranks(folder, parts, qk_pos_emb_head_dim=ROPE, q_lora_rank=LORA)
+    return whole
+
+
+@pytest.mark.parametrize("whole_down", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_newer_names_of_mixers_and_fused_down_projections(tmp_path: Path, ranks: int, whole_down: bool) -> None:
+    right = newer(tmp_path / "step", ranks, whole_down)
+    assert_same(tensors(tmp_path / "step"), right)
+    wb.convert(tmp_path / "step", tmp_path / "out.safetensors")
+    assert_same(tensors(tmp_path / "out.safetensors"), right)
+
+
+NEWER_ROWS = ("mixer.conv1d_weight", "mixer.conv1d_bias", "linear_qkv_down_proj.weight")
+
+
+@pytest.mark.parametrize("tail", NEWER_ROWS)
+def test_every_other_cut_of_newer_names_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str) -> None:
+    paths = (tmp_path / "cut", tmp_path / "whole")
+    runs = [(path, newer(path, 2, path.name == "whole")) for path in paths]
+    q, kv = LATENT_SECTIONS["linear_qkv_down_proj"]
+    faults: list[tuple[str, Any]] = [("CUTS", {**CUTS, tail: cut}) for cut in CutAxis if cut is not CUTS[tail]]
+    if tail == "linear_qkv_down_proj.weight":
+        faults += [("LATENT_SECTIONS", {**LATENT_SECTIONS, "linear_qkv_down_proj": row})
+                   for row in ((kv, q), (q,), (kv,), (q, (kv[0], None)))]  # fmt: skip
+    for table, rows in faults:
+        with monkeypatch.context() as patch:
+            patch.setattr(megatron, table, rows)
+            assert is_noticed(runs), rows
+
+
+def test_other_mixers_are_refused(tmp_path: Path) -> None:
+    """Gated delta products and Mamba-1."""
+    for n, rows in enumerate((2 * 8 + 2 * 3 + 2 * 2, 2 * 8)):
+        shapes = {"in_proj.weight": (rows, 6), "conv1d.weight": (8 + 2 * 3, 1, 4), "A_log": (2,),
+                  "out_proj.weight": (6, 8)}  # fmt: skip
+        parts = {f"{_MIXER}{name}": [np.zeros(shape)] * 2 for name, shape in shapes.items()}
+        save_ranks(tmp_path / str(n), parts)
+        with pytest.raises(UnsupportedError, match="not a Mamba-2 mixer"):
+            wb.open(tmp_path / str(n))
+
+
+LATENT_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no setting": ({"qk_pos_emb_head_dim": None}, "without args.qk_pos_emb_head_dim"),
+    "negative": ({"qk_pos_emb_head_dim": -ROPE}, "without args.qk_pos_emb_head_dim"),
+    "width": ({"qk_pos_emb_head_dim": ROPE + 2}, "doesn't fit the up projection"),
+    "rank": ({"q_lora_rank": LORA + 1}, "a setting contradicts"),
+    "rank of keys": ({"kv_lora_rank": 512}, "a setting contradicts"),
+}
+
+
+@pytest.mark.parametrize("fault", LATENT_FAULTS)
+def test_down_projections_that_contradict_the_settings(tmp_path: Path, fault: str) -> None:
+    settings, message = LATENT_FAULTS[fault]
+    newer(tmp_path, 2, whole_down=False)
+    for path in tmp_path.glob(f"*/{FILES[0]}"):
+        _edit(path, lambda saved: vars(saved["args"]).update(settings))
+    with pytest.raises((FormatError, UnsupportedError), match=message):
+        wb.open(tmp_path)
+
+
+def test_a_down_projection_without_its_up_projection(tmp_path: Path) -> None:
+    save_ranks(tmp_path, {f"{_ATTENTION}linear_q_down_proj.weight": [np.zeros((4, 6))] * 2})
+    with pytest.raises(UnsupportedError, match="without linear_q_up_proj"):
+        wb.open(tmp_path)

@@ -18,7 +18,7 @@ from weighbridge.models.megatron import join_ranks
 
 _MOST = 1 << 20  # bytes of a parameter that is read
 _SPLIT = b"\0rank\0"
-_RUNS = ("tensor", "experts", "whole-experts")
+_RUNS = ("tensor", "experts", "whole-experts", "latent", "mixer")
 _PLACE = Place(Path("step"), (), Path("step"))
 
 

@@ -80,7 +80,7 @@ def _node(weight: megatron.MegatronWeight, indexes: Sequence[Index]) -> Node:
     from weighbridge.models.tensor_parallel.partition import gather_parts
 
     nodes = [node_builder(indexes[part.file])(part.entry) for part in weight.parts]
-    return gather_parts(nodes, weight.axis, weight.halves)
+    return gather_parts(nodes, weight.axis, weight.sections)
 
 
 def _left_out(place: Place, indexes: Sequence[Index]) -> Iterator[Dropped]:

@@ -124,7 +124,7 @@ def node_of(weight: JoinedWeight, indexes: Sequence[Index]) -> Node:
     from weighbridge.tensors.slicing import part
 
     parts = [_node_of_part(part, indexes) for part in weight.parts]
-    joined = gather_parts(parts, weight.axis, weight.halves)
+    joined = gather_parts(parts, weight.axis, weight.sections)
     return joined if joined.spec.shape == weight.spec.shape else part(joined, 0, weight.spec.shape[0])
 
 

@@ -11,11 +11,14 @@
     model               the tensors; `model0`, `model1` ... if a rank has several stages of an interleaved pipeline
 
 The name of a parameter determines how tensor parallelism cuts it (`CUTS`). Layers are numbered from 0 in every stage,
-experts from 0 on every rank. A gated first layer of an MLP has the rank's gate above the rank's up projection.
+experts from 0 on every rank. A gated first layer of an MLP has the rank's gate above the rank's up projection. The
+`in_proj` of a Mamba-2 mixer has the rank's rows of z, x, B, C and dt, its convolution those of x, B and C. The down
+projections of multi-latent attention are whole on every rank with Transformer Engine, cut by rows without it.
 
 An abstract machine reads the pickles, which are never unpickled. `models/megatron` opens folders. Reference:
 Megatron-LM's training/checkpointing.py (get_checkpoint_name, generate_state_dict), core/tensor_parallel/layers.py,
-core/transformer/{attention,mlp,transformer_layer}.py, core/transformer/moe/experts.py, tools/checkpoint/loader_base.py.
+core/transformer/{attention,multi_latent_attention,mlp,transformer_layer}.py, core/transformer/moe/experts.py,
+core/ssm/mamba_mixer.py, tools/checkpoint/{loader_base,hybrid_conversion}.py.
 """
 
 from __future__ import annotations
@@ -61,6 +64,9 @@ class CutAxis(Enum):
     ROWS = "rows"
     COLUMNS = "columns"
     GATED = "gated"  # rows; a gated MLP's are two equal parts
+    LATENT = "latent"  # rows or whole; the width of the whole decides
+    MIXER = "mixer"  # rows of z, x, B, C, dt
+    CONVOLUTION = "convolution"  # rows of x, B, C
 
 
 #: The ends of parameters' names, by their cut. The weights of norms are whole.
@@ -73,10 +79,14 @@ CUTS: Final[Mapping[str, CutAxis]] = MappingProxyType(
              linear_qkv.weight linear_qkv.bias linear_q.weight linear_q.bias linear_kv.weight linear_kv.bias
              linear_q_proj.weight linear_q_up_proj.weight linear_kv_up_proj.weight eh_proj.weight
              core_attention.softmax_offset query_key_value.weight query_key_value.bias query.weight query.bias
-             key_value.weight key_value.bias"""),
+             key_value.weight key_value.bias mixer.A_log mixer.D mixer.dt_bias mixer.norm.weight"""),
             (CutAxis.COLUMNS,
              """linear_proj.weight linear_fc2.weight self_attention.dense.weight attention.dense.weight
-             dense_4h_to_h.weight"""),
+             dense_4h_to_h.weight mixer.out_proj.weight"""),
+            (CutAxis.LATENT, "linear_q_down_proj.weight linear_kv_down_proj.weight linear_qkv_down_proj.weight"),
+            (CutAxis.MIXER, "mixer.in_proj.weight"),
+            (CutAxis.CONVOLUTION,
+             "mixer.conv1d.weight mixer.conv1d.bias mixer.conv1d_weight mixer.conv1d_bias"),
             (CutAxis.GATED, "linear_fc1.weight linear_fc1.bias dense_h_to_4h.weight dense_h_to_4h.bias"),
             (CutAxis.WHOLE,
              """linear_proj.bias linear_fc2.bias self_attention.dense.bias attention.dense.bias dense_4h_to_h.bias
@@ -87,12 +97,26 @@ CUTS: Final[Mapping[str, CutAxis]] = MappingProxyType(
     }
 )  # fmt: skip
 _NORM: Final = re.compile(r"(?:norm(?:_\w+)?\.(?:weight|bias)|\.layer_norm_(?:weight|bias))$", re.ASCII)
+#: The sections of a rank's rows in a Mamba-2 mixer: d the inner channels (z, x), s the states of the rank's groups
+#: (B, C), h the heads (dt). From `partition_sizes` in mamba_mixer.py.
+MIXER_SECTIONS: Final[Mapping[CutAxis, str]] = MappingProxyType({CutAxis.MIXER: "ddssh", CutAxis.CONVOLUTION: "dss"})
+#: The sections of a down projection's rows: the up projection with a section's rank as its columns, the setting of the
+#: rows beyond it. From MLASelfAttention and FusedMLASelfAttention in multi_latent_attention.py.
+LATENT_SECTIONS: Final[Mapping[str, tuple[tuple[str, str | None], ...]]] = MappingProxyType(
+    {
+        "linear_q_down_proj": (("linear_q_up_proj", None),),
+        "linear_kv_down_proj": (("linear_kv_up_proj", "qk_pos_emb_head_dim"),),
+        "linear_qkv_down_proj": (("linear_q_up_proj", None), ("linear_kv_up_proj", "qk_pos_emb_head_dim")),
+    }
+)
 # An axis of a whole tensor that a setting states: setting, end of the name, axis.
 _SIZES: Final = (
     ("hidden_size", "embedding.word_embeddings.weight", 1),
     ("padded_vocab_size", "embedding.word_embeddings.weight", 0),
     ("max_position_embeddings", "embedding.position_embeddings.weight", 0),
     ("num_experts", "mlp.router.weight", 0),
+    ("q_lora_rank", "self_attention.linear_q_up_proj.weight", 1),
+    ("kv_lora_rank", "self_attention.linear_kv_up_proj.weight", 1),
 )
 
 
@@ -137,12 +161,12 @@ class MegatronPart(NamedTuple):
 
 
 class MegatronWeight(NamedTuple):
-    """A whole parameter: its parts, joined along an axis; None if it is whole. `halves`: into how many equal parts
-    each part is divided first."""
+    """A whole parameter: its parts, joined along an axis; None if it is whole. `sections`: sizes along the axis of each
+    part's sections, which are joined one by one."""
 
     spec: Spec
     axis: int | None
-    halves: int
+    sections: tuple[int, ...]
     parts: tuple[MegatronPart, ...]
 
 
@@ -281,8 +305,8 @@ class _Stage:
 
     def __init__(self, ranks: Sequence[RankStates], stage: int, sizes: MegatronSizes) -> None:
         self.path, self.sizes = ranks[0].path, sizes
-        self.args = ranks[0].args
         self.tensors = ranks[0].stages[stage]
+        self.layout = PartLayout(self.path, ranks[0].args, self.tensors)
         for rank in ranks:
             if odd := rank.stages[stage].keys() ^ self.tensors.keys():
                 raise FormatError("ranks have different tensors", path=rank.path, field=min(odd))
@@ -323,17 +347,76 @@ class _Stage:
             if part.entry.spec != spec:
                 raise FormatError("ranks have different shapes of a tensor", path=rank.path, field=name,
                                   expected=str(spec), found=str(part.entry.spec))  # fmt: skip
-        cut = CutAxis.WHOLE if len(parts) == 1 else self._cut(name)
-        halves = self._halves(name) if cut is CutAxis.GATED else 1
-        if cut is CutAxis.WHOLE:
-            return MegatronWeight(spec, None, 1, parts[:1])
+        cut = CutAxis.WHOLE if len(parts) == 1 else self.layout.cut(name)
         axis = 1 if cut is CutAxis.COLUMNS else 0
-        if axis >= len(spec.shape) or spec.shape[axis] % halves:
+        size = spec.shape[axis] if axis < len(spec.shape) else 0
+        sections = self.layout.sections(name, cut, size, len(parts))
+        if not sections:
+            return MegatronWeight(spec, None, (), parts[:1])
+        if axis >= len(spec.shape) or sum(sections) != size:
             raise FormatError("not a shape that ranks share", path=self.path, field=name, found=str(spec))
-        shape = (*spec.shape[:axis], spec.shape[axis] * len(parts), *spec.shape[axis + 1 :])
-        return MegatronWeight(spec.with_shape(*shape), axis, halves, parts)
+        shape = (*spec.shape[:axis], size * len(parts), *spec.shape[axis + 1 :])
+        return MegatronWeight(spec.with_shape(*shape), axis, sections, parts)
 
-    def _cut(self, name: str) -> CutAxis:
+
+class PartLayout(NamedTuple):
+    """The layout of a rank's parts. `tensors`: the rank's, by name; `args`: the settings."""
+
+    path: str
+    args: Mapping[str, Any]
+    tensors: Mapping[str, Entry]
+
+    def sections(self, name: str, cut: CutAxis, size: int, ranks: int) -> tuple[int, ...]:
+        """The sizes of the sections of a rank's part, which has `size` entries along its axis; none if it is whole."""
+        if cut is CutAxis.WHOLE:
+            return ()
+        if cut is CutAxis.GATED:
+            halves = self.halves(name)
+            return (size // halves,) * halves
+        if cut is CutAxis.LATENT:
+            widths = self.latent_widths(name)
+            if sum(widths) == size:
+                return ()
+            if sum(widths) != size * ranks or any(width % ranks for width in widths):
+                raise FormatError("a down projection doesn't fit the up projection and the settings", path=self.path,
+                                  field=name, expected=f"{sum(widths)} rows, or these divided by {ranks}",
+                                  found=size)  # fmt: skip
+            return tuple(width // ranks for width in widths)
+        if cut in MIXER_SECTIONS:
+            sizes = self.mixer_sizes(name)
+            return tuple(sizes[section] for section in MIXER_SECTIONS[cut])
+        return (size,)
+
+    def latent_widths(self, name: str) -> list[int]:
+        """The rows of the sections of a whole down projection."""
+        layer = name.split(".")[-2]
+        front, widths = name.removesuffix(f"{layer}.weight"), []
+        for up, setting in LATENT_SECTIONS.get(layer, ()):
+            entry = self.tensors.get(f"{front}{up}.weight")
+            more = self.args.get(setting) if setting else 0
+            if entry is None or len(entry.shape) != 2:
+                raise UnsupportedError(f"{self.path}: it isn't known how ranks share {name} without {up}")
+            if type(more) is not int or more < 0:
+                raise UnsupportedError(f"{self.path}: it isn't known how ranks share {name} without args.{setting}")
+            widths.append(entry.shape[1] + more)
+        return widths
+
+    def mixer_sizes(self, name: str) -> dict[str, int]:
+        """The sizes of a rank's sections by their letters in `MIXER_SECTIONS`. UnsupportedError if the tensors don't
+        have the shapes of a Mamba-2 mixer, such as those of Mamba-1 and gated delta products."""
+        front = name.rpartition("mixer.")[0]
+        tails = ("out_proj.weight", "A_log", "in_proj.weight", "conv1d.weight", "conv1d_weight")
+        found = (self.tensors.get(f"{front}mixer.{tail}") for tail in tails)
+        shapes = [entry.shape for entry in found if entry is not None]
+        if [len(shape) for shape in shapes] == [2, 1, 2, 3]:
+            inner, heads, rows, channels = shapes[0][1], shapes[1][0], shapes[2][0], shapes[3][0]
+            states = (channels - inner) // 2
+            if states > 0 and channels == inner + 2 * states and rows == inner + channels + heads:
+                return {"d": inner, "s": states, "h": heads}
+        raise UnsupportedError(f"{self.path}: it isn't known how ranks share {name}: not a Mamba-2 mixer")
+
+    def cut(self, name: str) -> CutAxis:
+        """UnsupportedError for an unknown name."""
         plain = re.sub(r"\d+$", "", name)  # grouped experts are numbered
         tails = (plain.split(".", plain.count(".") - n)[-1] for n in (2, 1) if plain.count(".") >= n)
         cut = next((CUTS[tail] for tail in tails if tail in CUTS), None)
@@ -341,7 +424,7 @@ class _Stage:
             raise UnsupportedError(f"{self.path}: it isn't known how ranks share {name}")
         return cut or CutAxis.WHOLE
 
-    def _halves(self, name: str) -> int:
+    def halves(self, name: str) -> int:
         """2 for the first layer of a gated MLP, by the columns of the second layer."""
         first = re.sub(r"bias(?=\d*$)", "weight", name)
         second = first.replace("linear_fc1.", "linear_fc2.").replace("dense_h_to_4h.", "dense_4h_to_h.")

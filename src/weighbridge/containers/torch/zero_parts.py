@@ -44,12 +44,13 @@ class ZeroWeight(NamedTuple):
 
 
 class JoinedWeight(NamedTuple):
-    """A whole weight of tensor-parallel parts along an axis; None if the first part is whole. `halves`: into how many
-    equal parts each is divided first. `spec` may have fewer rows than the parts: those after it are padding."""
+    """A whole weight of tensor-parallel parts along an axis; None if the first part is whole. `sections`: sizes along
+    the axis of each part's sections, which are joined one by one. `spec` may have fewer rows than the parts: those
+    after it are padding."""
 
     spec: Spec
     axis: int | None
-    halves: int
+    sections: tuple[int, ...]
     parts: tuple[ZeroWeight, ...]
 
 
@@ -95,7 +96,7 @@ def _pattern(patterns: Sequence[Any], path: str) -> re.Pattern[str]:
 
 
 def whole(weight: ZeroWeight) -> JoinedWeight:
-    return JoinedWeight(weight.spec, None, 1, (weight,))
+    return JoinedWeight(weight.spec, None, (), (weight,))
 
 
 def joined_parts(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path: str) -> JoinedWeight:
@@ -117,4 +118,5 @@ def joined_parts(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path:
     if rows != joined[0] and not 0 < rows <= joined[0]:
         raise FormatError("more rows than the vocabulary's parts have", path=path, field=name, expected=rows,
                           found=joined[0])  # fmt: skip
-    return JoinedWeight(spec.with_shape(rows, *joined[1:]), axis, halves, tuple(parts))
+    sections = (spec.shape[axis] // halves,) * halves
+    return JoinedWeight(spec.with_shape(rows, *joined[1:]), axis, sections, tuple(parts))

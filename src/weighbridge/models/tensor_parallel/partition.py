@@ -74,13 +74,12 @@ def gather(nodes: Sequence[Node], partition: Partition | None) -> Node:
     return concat(out, partition.axis)
 
 
-def gather_parts(nodes: Sequence[Node], axis: int | None, halves: int = 1) -> Node:
-    """The whole tensor from equal parts along an axis; None: each is whole. `halves`: into how many equal parts each
-    is divided first, all of which are joined with those of the others."""
+def gather_parts(nodes: Sequence[Node], axis: int | None, sections: Sequence[int]) -> Node:
+    """The whole tensor from equal parts along an axis; None: each is whole. `sections`: sizes along the axis of each
+    part's sections, which are joined with those of the others."""
     if axis is None or len(nodes) == 1:
         return nodes[0]
-    size = sum(node.spec.shape[axis] for node in nodes)
-    return gather(nodes, Partition(axis, (Segment(size // halves),) * halves))
+    return gather(nodes, Partition(axis, tuple(Segment(size * len(nodes)) for size in sections)))
 
 
 # ------------------------------------------------------------------------------------------------ by the family's table
