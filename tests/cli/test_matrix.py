@@ -133,6 +133,7 @@ UNSEEN: Mapping[str, str] = {
     "--replace-folder": "the target isn't there",
     "--resume": "nothing was interrupted",
     "--parents": "no parent is missing",
+    "--engine": "the same sums from either: tests/forward/test_engines.py",
     "--allow-expand": "no pickle here expands a view",
     "--all-parts": "no training checkpoint here: tests/models/test_training_parts.py",
     "--allow-requantize": "allows, and changes nothing",

@@ -49,7 +49,8 @@ def _rows() -> dict[str, dict[str, Any]]:
 
 def _row(module: Any) -> dict[str, Any]:
     if "text_config" not in inspect.signature(module.ModelArgs).parameters:
-        return _fields(module.ModelArgs)
+        merges = '"text_config"' in inspect.getsource(module.ModelArgs)  # takes the fields from that object itself
+        return ({"part": "text_config"} if merges else {}) | _fields(module.ModelArgs)
     homes = (module, *(inspect.getmodule(base) for base in module.Model.__bases__))  # Qwen3.5 MoE's is Qwen3.5's
     home, called = next((home, found) for home in homes if home and (found := _CALLS.findall(inspect.getsource(home))))
     inner: Any = home

@@ -179,7 +179,7 @@ def test_a_table_keys_single_numbers_alone() -> None:
     role = {"kind": "state", "shape": "N", "names": {"gguf": "a.b"}, "as_metadata": ["gguf"]}
     one = role | {"shape": "1"}
     for wrong in (role, one | {"names": {"gguf": "a.{l}"}}, one | {"as_metadata": ["mlx"]}):
-        with pytest.raises(UsageError, match="shape 1 and a name without indices"):
+        with pytest.raises(UsageError, match="shape 1, or a list of integers, and a name without indices"):
             _build(wrong)
     _build(one)
 

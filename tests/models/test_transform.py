@@ -196,7 +196,7 @@ def test_layers_that_predict_further_tokens() -> None:
 SILENT = {
     "gemma2": "gemma2", "gemma3_text": "gemma3", "cohere2": "cohere2", "gpt_oss": "gpt-oss", "smollm3": "smollm3",
     "llama4_text": "llama4", "qwen3_next": "qwen3next", "gemma4_text": "gemma4", "qwen3_5_text": "qwen35",
-    "qwen3_5_moe_text": "qwen35moe", "afmoe": "afmoe", "cohere2_moe": "cohere2moe",
+    "qwen3_5_moe_text": "qwen35moe", "afmoe": "afmoe", "cohere2_moe": "cohere2moe", "qwen4_exp_text": "qwen4exp",
 }  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from weighbridge.base.errors import UncomputedError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
-from weighbridge.forward import ops
 from weighbridge.providers.config import ModelConfig
 
 _SIGMOID: Final = 2  # of expert_gating_func, gguf's ExpertGatingFuncType
@@ -128,7 +127,7 @@ class Graph:
         rope = self.config.rope
         if not self.row.sharpened or rope is None or rope.type == "default":
             return scale
-        return scale * ops.yarn_magnitude(rope.parameters["factor"], rope.parameters.get("mscale_all_dim") or 0.0) ** 2
+        return scale * yarn_magnitude(rope.parameters["factor"], rope.parameters.get("mscale_all_dim") or 0.0) ** 2
 
     @property
     def is_sigmoid(self) -> bool:
@@ -197,3 +196,8 @@ def _unknown(name: str, known: GraphTable, layers: int) -> str:
     if match is None:
         return "" if name in known.outer else name
     return "" if int(match[1]) >= layers or match[2] in known.tensors else match[2]
+
+
+def yarn_magnitude(factor: float, multiplier: float) -> float:
+    """By how much yarn scales queries and keys."""
+    return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.words import plural
+from weighbridge.forward.graph import yarn_magnitude
 from weighbridge.providers.config import RopeConfig
 
 Floats = NDArray[np.float32]
@@ -153,11 +154,6 @@ def _yarn_factor(parameters: Mapping[str, float], factor: float) -> float:
     if top and bottom:
         return yarn_magnitude(factor, top) / yarn_magnitude(factor, bottom)
     return yarn_magnitude(factor, 1)
-
-
-def yarn_magnitude(factor: float, multiplier: float) -> float:
-    """By how much yarn scales queries and keys."""
-    return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _longrope(plain: NDArray[np.float64], rope: RopeConfig, tokens: int, context: int | None) -> Rotation:

@@ -346,7 +346,8 @@ def _changed_keys(config: Mapping[str, Any], layers: LayerSelection, rules: Laye
     for pattern in _PATTERNS:  # becomes a list if the kept layers don't follow the pattern
         step = config.get(pattern.key, rules.every.get(pattern.key))
         if isinstance(step, int) and not config.get(pattern.listed) and not _regular(step, main):
-            after[pattern.listed] = [pattern.most if (layer + 1) % step else pattern.other for layer in main]
+            other = rules.kind or pattern.other
+            after[pattern.listed] = [pattern.most if (layer + 1) % step else other for layer in main]
     for key, offset in _PERIODS.items():
         after |= _period(config, key, offset, main)
     kinds = after.get("layer_types") or ()

@@ -343,6 +343,7 @@ class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
     every: Annotated[
         dict[str, int], _doc("keys by which every n-th layer is of another kind, and the class's default of n")
     ] = {}
+    kind: Annotated[str, _doc("`layer_types` of every n-th layer, if it isn't `full_attention`")] = ""
     last: Annotated[str, _doc("`layer_types` of the last layer, regardless of the config")] = ""
     graph_every: Annotated[int, _doc("n if every n-th layer of llama.cpp's graph has no sliding window")] = 1
     graph_first: Annotated[bool, _doc("whether that is the first of n layers, not the last")] = False
