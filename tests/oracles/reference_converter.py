@@ -167,7 +167,7 @@ def _run(tree: str, job: Job) -> str | None:
 
     names = dict(TensorNameMap.block_mappings_cfg)  # to which Arctic's adds its own for all models
     original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
-    known = _with_own_mtp(ModelBase)
+    known = _with_own(ModelBase, "no_mtp")
     with_narrow_plamo()
     with_exact_mean()
     try:
@@ -184,15 +184,18 @@ def _run(tree: str, job: Job) -> str | None:
     finally:
         TextModel.get_vocab_base_pre, ModelBase.load_hparams = original, staticmethod(load)
         TensorNameMap.block_mappings_cfg = names
-        for model in _with_own_mtp(ModelBase) - known:  # an option of one job would be one of all that follow
+        for model in _with_own(ModelBase, "no_mtp") - known:  # an option of one job would be one of all that follow
             del model.no_mtp
+        for model in _with_own(ModelBase, "lerp_weights"):  # RWKV's, kept by a class for all that it converts
+            model.lerp_weights.clear()
     return None
 
 
-def _with_own_mtp(model: Any) -> set[Any]:
-    """The classes that define `no_mtp` (leave out the layers that predict further tokens) themselves."""
-    own = {model} if "no_mtp" in vars(model) else set()
-    return own.union(*map(_with_own_mtp, model.__subclasses__()))
+def _with_own(model: Any, name: str) -> set[Any]:
+    """The classes that define this attribute themselves (`no_mtp`: leave out the layers that predict further
+    tokens)."""
+    own = {model} if name in vars(model) else set()
+    return own.union(*(_with_own(each, name) for each in model.__subclasses__()))
 
 
 class _Ranks:

@@ -31,7 +31,7 @@ _RANGES: Final = MappingProxyType(
     {"u32": (0, (1 << 32) - 1), "u64": (0, (1 << 64) - 1), "i32": (-(1 << 31), (1 << 31) - 1)}
 )
 _ITEMS: Final = MappingProxyType({f"arr[{item}]": item for item in ("bool", "u32", "u64", "i32", "f32")})
-_LAST: Final = "general.quantization_version"
+LAST: Final = "general.quantization_version"
 _TOKENS: Final = MappingProxyType({
     "bos_token_id": "tokenizer.ggml.bos_token_id", "eos_token_id": "tokenizer.ggml.eos_token_id",
     "pad_token_id": "tokenizer.ggml.padding_token_id",
@@ -78,7 +78,7 @@ def rules(family: Family) -> Rules:
         same = (f.document.meta for f in families_of_graph(family.gguf) if f.name == family.gguf)
         meta = next(same, None) or MetaEntry()
     shared = table().base
-    at = next((i for i, entry in enumerate(shared) if entry.name == _LAST), len(shared))
+    at = next((i for i, entry in enumerate(shared) if entry.name == LAST), len(shared))
     first = [entry for entry in shared[:at] if meta.base and entry.name not in meta.without]
     replacing = {e.name: [r for r in meta.key if r.replaces and r.name == e.name] for e in meta.key if e.replaces}
     if unknown := replacing.keys() - {entry.name for entry in first}:

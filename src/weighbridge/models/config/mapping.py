@@ -23,6 +23,7 @@ from weighbridge.models.arch.tables.schema import PresenceEntry
 from weighbridge.models.arch.tables.spec import Architecture
 from weighbridge.models.arch.tables.values import integer, number
 from weighbridge.models.config.keys import (
+    LAST,
     differs,
     from_value,
     implied,
@@ -84,8 +85,14 @@ def with_numbers(
     kinds = {key: (v[0] if is_list(v) and v else v) for key, v in numbers.items()}
     whole = {key: KV("arr[u64]", numbers[key]) for key, first in kinds.items() if isinstance(first, int)}
     floats = {key: Leading("arr[f32]" if is_list(v) else "f32", v) for key, v in numbers.items() if key not in whole}
-    last = {key: kv for key, kv in architecture.items() if key == "general.quantization_version"}
-    return {**floats, **{key: kv for key, kv in architecture.items() if key not in {**last, **whole}}, **whole, **last}
+    own = [key for key in architecture if key not in whole]
+    end = own.index(LAST) if LAST in own else len(own)  # keys may follow it: BERT's count of token types
+    return {
+        **floats,
+        **{key: architecture[key] for key in own[:end]},
+        **whole,
+        **{k: architecture[k] for k in own[end:]},
+    }
 
 
 def assemble(general: Mapping[str, KV], architecture: Mapping[str, KV], tokenizer: Mapping[str, KV]) -> dict[str, KV]:
