@@ -151,7 +151,7 @@ REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
         "dec_only", "q_norm", "k_norm", "q_swa", "o_swa", "attn_gate_swa",
         "vision_qkv", "vision_o", "vision_gate", "vision_up", "vision_down", "lightning_qkv", "lightning_norm",
-        "lightning_o", "q_gain", "res_gate", "res_up", "res_down", "q_pairs", "k_pairs"}  # fmt: skip
+        "lightning_o", "v_moe", "v_exp", "q_gain", "res_gate", "res_up", "res_down", "q_pairs", "k_pairs"}  # fmt: skip
 NORMS = {"ssm_norm"}
 
 
@@ -463,7 +463,7 @@ _ROWS, _COLUMNS = ("colwise", "packed_colwise", "colwise_gather_output"), ("roww
 
 def planned(name: str) -> dict[str, tuple[int | None, str]]:
     """Tensor -> the axis that the `base_model_tp_plan` of its config's class cuts, counted from the end, and its word;
-    norms, and linear attention, whose results it gathers, left out."""
+    norms left out, and linear attention and indexers, whose results it gathers."""
     import transformers
 
     said = json.loads((GOLDEN / name).read_text())
@@ -475,7 +475,8 @@ def planned(name: str) -> dict[str, tuple[int | None, str]]:
     out: dict[str, tuple[int | None, str]] = {}
     for tensor, shape in said.get("hf", {}).items():
         word = next((v for rule, v in rules.items() if rule.fullmatch(tensor)), None)
-        if word not in (*_ROWS, *_COLUMNS) or "linear_attn" in tensor or "norm" in tensor:
+        gathered = "linear_attn" in tensor or (word == "colwise_gather_output" and ".indexer." in tensor)
+        if word not in (*_ROWS, *_COLUMNS) or gathered or "norm" in tensor:
             continue
         flat = len(shape) == 1
         out[tensor] = (-1 if flat else -2, word) if word in _ROWS else (None if flat else -1, word)

@@ -308,6 +308,19 @@ def _by_kv_heads_with_indexer(at: ArchitectureKeys, slides: Sequence[bool]) -> l
     return _with_indexer(at, _by_kv_heads(at, slides), 3)
 
 
+def _interval_with_indexer(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
+    """The indexer caches its keys, and the pooled ones too if any layer compresses, be it one that predicts further
+    tokens; a layer with n-grams has the inputs of its dilated convolution as a further state (measured with b11549)."""
+    ratios = at.get("attention.compress_ratios")
+    pools = any(ratios) if _is_list(ratios) else at.number("attention.compress_ratios") > 0
+    history = max(at.number("ple.conv_kernel") - 1, 0) * at.number("ple.ngram_size")
+    history *= at.number("hyper_connection.count") * at.number("embedding_length")
+    ngrams = at.get("ple.layers")
+    ngrams = ngrams if _is_list(ngrams) else ()
+    layers = enumerate(_with_indexer(at, _interval(at, slides), 2 if pools else 1))
+    return [replace(layer, state=layer.state + history) if i in ngrams else layer for i, layer in layers]
+
+
 def _with_indexer(at: ArchitectureKeys, layers: Iterable[LayerCache], times: int) -> list[LayerCache]:
     width, flags = times * at.number("attention.indexer.key_length"), at.flags("attention.indexer.types")
     rows = (CacheRow(width),) if width else ()
@@ -351,6 +364,7 @@ _KINDS: Final[Mapping[str, Callable[[ArchitectureKeys, Sequence[bool]], list[Lay
     "by-feed-forward": _by_feed_forward,
     "indexer": _indexer,
     "by-kv-heads-with-indexer": _by_kv_heads_with_indexer,
+    "interval-with-indexer": _interval_with_indexer,
     "indexer-with-values": _indexer_with_values,
     "compressed": _compressed,
 }
