@@ -496,6 +496,8 @@ def judge_return(family: Family, model: str) -> None:
     assert told == list(CASES[model].guesses), f"{model}: {told}"
     if opens:
         _judge_tied(family, model, list(names))
+    elif len(family.architectures) == 1 and all(size.gguf for size in family.sizes.values()):  # read as what it was
+        assert family.sizes_from_gguf(metadata, names).values == sizes.values, model
 
 
 def _opens(family: Family) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
@@ -44,6 +45,22 @@ def with_given_config(
     for model in bare:
         check_fit(model)
     return result
+
+
+def read_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
+    """Returns both models; if one is a GGUF that another table of the same graph describes than the other model's, it
+    is read by the other's: a ruGPT-3 XL in a GGUF is a GPT-2 but for its class."""
+    return _read_as(a, b), _read_as(b, a)
+
+
+def _read_as(model: OpenModel, other: OpenModel) -> OpenModel:
+    if model.format != "gguf" or other.format == "gguf":
+        return model
+    with suppress(WeighbridgeError):
+        if model.family.name != other.family.name and model.family.gguf == other.family.gguf:
+            read = replace(model, whole=other.sizes.architecture)
+            return read if has_table(read) else model
+    return model
 
 
 def has_table(model: OpenModel) -> bool:

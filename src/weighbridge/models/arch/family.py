@@ -209,8 +209,11 @@ class Family(FamilyNames):
     def architecture_of_gguf(
         self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()
     ) -> Architecture:
-        """The most likely class of transformers of a GGUF, which doesn't name it."""
+        """The most likely class of transformers of a GGUF, which doesn't name it. A family whose GGUFs are opened as
+        another's is asked only where its class is known."""
         view = ArchView(metadata, self.gguf, names)
+        if len(self.architectures) == 1 and (only := next(iter(self.architectures.values()))).gguf is None:
+            return only
         for a in self.architectures.values():
             if a.gguf is not None and (not a.gguf or view.shows(a.gguf)):
                 return a

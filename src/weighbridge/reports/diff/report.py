@@ -26,7 +26,7 @@ from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
-from weighbridge.models.borrowed_config import with_borrowed_configs
+from weighbridge.models.borrowed_config import read_alike, with_borrowed_configs
 from weighbridge.models.llamacpp.towers import alike
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import ALONE, open_model
@@ -158,7 +158,7 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
     if names == "auto" and set(a.logical) == set(b.logical):
         return "logical", a.logical, b.logical, ()
     try:
-        return "canonical", *_canonical_views(a, b)
+        return "canonical", *_canonical_views(*read_alike(a, b))
     except WeighbridgeError as error:
         if names == "canonical":
             raise

@@ -11,6 +11,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.options import Progress
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
+from weighbridge.models.borrowed_config import read_alike
 from weighbridge.reports.diff.model import TensorChange
 from weighbridge.reports.diff.report import Comparison, compare
 from weighbridge.reports.prove.bounds import RunBounds, largest_error, run_bounds, type_of
@@ -35,6 +36,7 @@ class TensorsCompared:
 
 def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | None) -> TensorsCompared:
     """Compares the values of all tensors, under canonical names if the names differ."""
+    a, b = read_alike(a, b)
     comparison = compare(a, b, jobs=jobs, progress=progress)
     changes = comparison.tensors
     types = ((type_of(t), t.spec.elements) for view in (comparison.a, comparison.b) for t in view.values())
