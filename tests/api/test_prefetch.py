@@ -268,7 +268,7 @@ def test_announcing_goes_on_after_close_and_leaves_nothing(tmp_path: Path, monke
 def test_what_is_in_memory_is_not_announced_again(
     cached: range, want: Ranges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(mincore: object, address: int, offset: int, length: int) -> bytes:
+    def resident_page(mincore: object, address: int, offset: int, length: int) -> bytes:
         assert length == 1
         return bytes([offset in cached])
 
@@ -276,7 +276,7 @@ def test_what_is_in_memory_is_not_announced_again(
     advised: Ranges = []
     monkeypatch.setattr(page_cache, "will_need", lambda fd, ranges: advised.extend(ranges))
     monkeypatch.setattr(page_cache, "_PIECE", 10)
-    monkeypatch.setattr(page_cache, "_ask", ask)
+    monkeypatch.setattr(page_cache, "_resident", resident_page)
     before = threading.enumerate()
     with FileSource(tmp_path / "a") as source:
         page_cache.read_ahead(source, [(5, 25)])
@@ -309,11 +309,11 @@ def test_a_system_that_calls_everything_resident_is_not_believed(
 ) -> None:
     """Linux says so of a file that is another user's and can't be written by this one."""
     (tmp_path / "a").write_bytes(bytes(10))
-    monkeypatch.setattr(page_cache, "_ask", lambda *_: b"\1")
+    monkeypatch.setattr(page_cache, "_resident", lambda *_: b"\1")
     monkeypatch.setattr(page_cache, "_can_read_now", lambda fd, at: now and at == 9)
     with FileSource(tmp_path / "a") as source:
         assert page_cache.missing(source.fileno(), 10, [(0, 5), (5, 5)]) == want
-        monkeypatch.setattr(page_cache, "_ask", lambda *_: None)  # a system without an answer
+        monkeypatch.setattr(page_cache, "_resident", lambda *_: None)  # a system without an answer
         assert page_cache.missing(source.fileno(), 10, [(0, 5), (5, 5)]) == [(0, 5), (5, 5)]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.llama import make_folder
+from tests.oracles import pictures
 
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UsageError
@@ -29,6 +30,13 @@ CHOSEN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+#: (source, way): all ways, but for an image model those whose options it has.
+LAW = [
+    *((source, way) for source in ("folder", "gguf") for way in CHOSEN),
+    *(("image", way) for way in ("type", "mixture with fallbacks", "copy", "bits", "size")),
+]
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     here = tmp_path_factory.mktemp("recipes")
@@ -43,14 +51,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         sums = {n: random.random((1, c if name == "imatrix" else 4), np.float32) for n, c in columns.items()}
         entries = {n: ImatrixSums(s, np.ones(1, np.int64)) for n, s in sums.items()}
         (here / name).write_bytes(encode(ImportanceMatrix(entries, ("text",), 1, 512), "gguf"))
-    return {name: here / name for name in ("folder", "imatrix", "other")} | {"gguf": here / "model.gguf"}
+    pictures.save(here / "image.safetensors", pictures.values(pictures.flux(256, 32, 1)))
+    found = {name: here / name for name in ("folder", "imatrix", "other")}
+    return found | {"gguf": here / "model.gguf", "image": here / "image.safetensors"}
 
 
-@pytest.mark.parametrize("way", CHOSEN)
-@pytest.mark.parametrize("source", ["folder", "gguf"])
+@pytest.mark.parametrize(("source", "way"), LAW)
 def test_a_recipe_gives_the_same_tensors(models: dict[str, Path], tmp_path: Path, source: str, way: str) -> None:
     ftype, given = CHOSEN[way]
     options = {**given, **({"imatrix": models["imatrix"]} if "imatrix" in given else {})}
+    if source == "image" and "target_size" in options:
+        options["target_size"] = 6_000_000
     first, again = tmp_path / "first.gguf", tmp_path / "again.gguf"
     plan = wb.plan_quantize(models[source], first, ftype, **options)
     (tmp_path / "recipe").write_text(plan.recipe)

@@ -269,6 +269,10 @@ def test_types_and_options_that_whisper_cpp_doesnt_have(source: Path, plain: Pat
             wb.convert(source, target, dtype=dtype)
     with pytest.raises(UsageError, match="IQ4_NL"):
         wb.quantize(plain, target, "IQ4_NL")
+    given: dict[str, Any] = {"recipe": plain, "target_bpw": 5, "target_size": "1MB"}
+    for option, value in given.items():
+        with pytest.raises(UsageError, match=f"{option} doesn't determine"):
+            wb.quantize(plain, target, **{option: value})
     with pytest.raises(UsageError, match="doesn't apply"):
         wb.quantize(plain, target, "Q4_0", pure=True)
     with pytest.raises(UsageError, match="doesn't read"):

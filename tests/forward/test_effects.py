@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forward.texts import CTX, TEXT
 from tests.oracles import models
 
 import weighbridge as wb
@@ -26,9 +27,6 @@ from weighbridge.models.open import open_model
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
-
-CTX = 32
-TEXT = "It was the best of times, it was the worst of times. \n" * 40
 
 
 @pytest.fixture(scope="module")

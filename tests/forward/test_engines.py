@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forward.texts import CTX, built, read_imatrix, written
 from tests.oracles import models
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.conversion.quantize import imatrix as matrices
-from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
-from weighbridge.io.location import open_source
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
-CTX = 32
 #: Of each entry's largest sum.
 TOLERANCE = 1e-4
 #: A case for each kind of module: separate and joint matrices, transposed ones, experts of one tensor and of three,
@@ -34,30 +31,19 @@ CASES = [
 ]  # fmt: skip
 
 
-def _read(path: Path) -> ImportanceMatrix:
-    with open_source(path) as source:
-        return matrices.read(source)
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("It was the best of times, it was the worst of times. \n" * 40)
-    return path
-
-
-def _folder(name: str, parent: Path) -> Path:
-    return models.build(models.CASES[name], parent / name)
+    return written(tmp_path_factory.mktemp("text"))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_engines_make_the_same_matrix(tmp_path: Path, text: Path, name: str) -> None:
-    folder = _folder(name, tmp_path)
+    folder = built(name, tmp_path)
     given: dict[str, Any] = {"text": [str(text)], "context": CTX, "chunks": 2}
     own = wb.imatrix(folder, tmp_path / "own.gguf", **given)
     other = wb.imatrix(folder, tmp_path / "other.gguf", engine="transformers", **given)
     assert (own.missing, own.unseen) == (other.missing, other.unseen) == ([], own.unseen)
-    expected, found = _read(tmp_path / "other.gguf"), _read(tmp_path / "own.gguf")
+    expected, found = read_imatrix(tmp_path / "other.gguf"), read_imatrix(tmp_path / "own.gguf")
     assert found.entries.keys() == expected.entries.keys()
     for tensor, entry in found.entries.items():
         sums = expected.entries[tensor].sums
@@ -71,7 +57,7 @@ def test_heads_of_latent_attention_have_sums_of_their_own(tmp_path: Path, text: 
     wide = replace(case, options=case.options | {"qk_nope_head_dim": 32, "v_head_dim": 32})
     folder, out = models.build(wide, tmp_path / "wide"), tmp_path / "imatrix.gguf"
     wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=2)
-    entries = _read(out).entries
+    entries = read_imatrix(out).entries
     for part in ("k_b", "v_b"):
         entry = entries[f"blk.0.attn_{part}.weight"]
         assert entry.sums.shape == (1, 4 * 32)
@@ -87,25 +73,25 @@ def test_matrices_that_are_not_multiplied_with_are_listed(
     tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """transformers renames the experts of Granite in memory, so their inputs aren't seen."""
-    folder, out = _folder("granite-moe", tmp_path), tmp_path / "i.gguf"
+    folder, out = built("granite-moe", tmp_path), tmp_path / "i.gguf"
     line = ["imatrix", str(folder), str(out), "--engine", "transformers", "--text", str(text), "--context", str(CTX)]
     assert main([*line, "--chunks", "1"]) == 0
     assert "no entry: the run didn't multiply with blk.0.ffn_down_exps.weight" in capsys.readouterr().err
-    assert "blk.0.ffn_down_exps.weight" not in _read(out).entries
+    assert "blk.0.ffn_down_exps.weight" not in read_imatrix(out).entries
 
 
 def test_a_family_that_only_transformers_runs(tmp_path: Path, text: Path) -> None:
-    folder = _folder("mamba", tmp_path)
+    folder = built("mamba", tmp_path)
     given: dict[str, Any] = {"text": [str(text)], "context": CTX, "chunks": 1}
     with pytest.raises(UnsupportedError, match="mamba models isn't computed") as caught:
         wb.imatrix(folder, tmp_path / "i.gguf", **given)
     assert "--engine transformers" in str(caught.value.hint)
     wb.imatrix(folder, tmp_path / "i.gguf", engine="transformers", **given)
-    assert "blk.0.ssm_in.weight" in _read(tmp_path / "i.gguf").entries
+    assert "blk.0.ssm_in.weight" in read_imatrix(tmp_path / "i.gguf").entries
 
 
 def test_what_transformers_does_not_load_is_refused(tmp_path: Path, text: Path) -> None:
-    folder, out = _folder("llama", tmp_path), tmp_path / "i.gguf"
+    folder, out = built("llama", tmp_path), tmp_path / "i.gguf"
     given: dict[str, Any] = {"text": [str(text)], "context": CTX, "engine": "transformers"}
     wb.convert(folder, tmp_path / "m.gguf", dtype="f32")
     wb.convert(folder, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
@@ -114,7 +100,7 @@ def test_what_transformers_does_not_load_is_refused(tmp_path: Path, text: Path) 
         with pytest.raises(UsageError, match=words) as caught:
             wb.imatrix(tmp_path / source, out, **given)
         assert str(caught.value.hint).startswith("wb convert")
-    plm = _folder("plm", tmp_path)
+    plm = built("plm", tmp_path)
     with pytest.raises(UnsupportedError, match="transformers doesn't load"):
         wb.imatrix(plm, out, **given)
     assert not out.exists()
@@ -124,7 +110,7 @@ def test_what_transformers_does_not_load_is_refused(tmp_path: Path, text: Path) 
 def test_without_torch_the_extra_is_named(
     tmp_path: Path, text: Path, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = _folder("llama", tmp_path)
+    folder = built("llama", tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UnsupportedError, match=f"engine transformers needs the package {package}") as caught:
         wb.imatrix(folder, tmp_path / "i.gguf", text=[str(text)], context=CTX, engine="transformers")

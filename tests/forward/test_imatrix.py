@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forward.texts import CTX, TEXT, built, read_imatrix, written
 from tests.oracles import models
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
-from weighbridge.conversion.quantize import imatrix as matrices
-from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.forward.options import TextOptions
 from weighbridge.forward.texts import chunks_of, read_text
-from weighbridge.io.location import open_source
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer.of_model import tokenizer_json, vocab_of
 
@@ -26,24 +24,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-CTX = 32
-TEXT = "It was the best of times, it was the worst of times. \n" * 40
-
-
-def _read(path: Path) -> ImportanceMatrix:
-    with open_source(path) as source:
-        return matrices.read(source)
-
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(TEXT)
-    return path
-
-
-def _folder(name: str, parent: Path) -> Path:
-    return models.build(models.CASES[name], parent / name)
+    return written(tmp_path_factory.mktemp("text"))
 
 
 def _ids(folder: Path, chunks: int) -> Any:
@@ -79,7 +63,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
 
 def test_special_tokens_of_a_text_are_text_unless_asked_for(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    with open_model(_folder("llama", tmp_path)) as model:
+    with open_model(built("llama", tmp_path)) as model:
         vocab = vocab_of(model)
         special = vocab.special["bos"]
         text.write_text(("word " * 9 + vocab.tokens[special]) * 20)
@@ -94,7 +78,7 @@ def test_special_tokens_of_a_text_are_text_unless_asked_for(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("source", ["folder", "gguf"])
 def test_sums_equal_hooks(tmp_path: Path, text: Path, name: str, source: str) -> None:
-    folder, out = _folder(name, tmp_path), tmp_path / "imatrix.gguf"
+    folder, out = built(name, tmp_path), tmp_path / "imatrix.gguf"
     model = models.load(folder)
     sums: dict[str, Any] = {}
 
@@ -116,7 +100,7 @@ def test_sums_equal_hooks(tmp_path: Path, text: Path, name: str, source: str) ->
         wb.convert(folder, place, dtype="f32")
     report = wb.imatrix(place, out, text=[str(text)], context=CTX, chunks=3)
     assert report.chunks == 3
-    found = _read(out)
+    found = read_imatrix(out)
     assert (found.chunks, found.chunk_size, found.datasets) == (3, CTX, ("text.txt",))
     for key, tensors in MODULES[name].items():
         for tensor in tensors:
@@ -130,9 +114,9 @@ def test_sums_equal_hooks(tmp_path: Path, text: Path, name: str, source: str) ->
 def test_experts_count_their_own_tokens(tmp_path: Path, text: Path, name: str) -> None:
     """The routed rows add up to the tokens times the experts used; the sums of gate and up over all experts are those
     of the router's input, each row as often as it was routed."""
-    folder, out = _folder(name, tmp_path), tmp_path / "imatrix.gguf"
+    folder, out = built(name, tmp_path), tmp_path / "imatrix.gguf"
     report = wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=2)
-    found = _read(out)
+    found = read_imatrix(out)
     with wb.provider(folder) as weights:
         used, experts = int(weights.config.experts_used or 0), int(weights.config.experts or 0)
     for part in ("gate", "up", "down"):
@@ -147,40 +131,40 @@ def test_experts_count_their_own_tokens(tmp_path: Path, text: Path, name: str) -
 
 
 def test_every_matrix_of_the_layers_has_an_entry(tmp_path: Path, text: Path) -> None:
-    folder, out, gguf = _folder("llama", tmp_path), tmp_path / "imatrix.gguf", tmp_path / "model.gguf"
+    folder, out, gguf = built("llama", tmp_path), tmp_path / "imatrix.gguf", tmp_path / "model.gguf"
     wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1)
     wb.convert(folder, gguf, dtype="f32")
     with open_model(gguf) as model:
         expected = {e.name for e in model.index if len(e.spec.shape) > 1 and e.name.startswith("blk.")}
-    assert {*_read(out).entries} == expected
+    assert {*read_imatrix(out).entries} == expected
     wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1, process_output=True, overwrite=True)
-    assert {*_read(out).entries} == expected | {"output.weight"}
+    assert {*read_imatrix(out).entries} == expected | {"output.weight"}
 
 
 def test_runs_add_up(tmp_path: Path, text: Path) -> None:
     """All chunks at once, in two runs with --resume, and as two files that are added: the same sums."""
-    folder = _folder("llama", tmp_path)
+    folder = built("llama", tmp_path)
     whole, parts, second = (tmp_path / f"{name}.gguf" for name in ("whole", "parts", "second"))
     wb.imatrix(folder, whole, text=[str(text)], context=CTX, chunks=4)
     wb.imatrix(folder, parts, text=[str(text)], context=CTX, chunks=2)
     wb.imatrix(folder, second, text=[str(text)], context=CTX, chunk=2, chunks=2, in_file=[str(parts)])
     report = wb.imatrix(folder, parts, text=[str(text)], context=CTX, chunks=4, resume=True)
     assert (report.first, report.chunks, report.total_chunks) == (2, 2, 4)
-    expected = _read(whole)
+    expected = read_imatrix(whole)
     for path in (parts, second):
-        found = _read(path)
+        found = read_imatrix(path)
         assert found.chunks == 4
         for name, entry in expected.entries.items():
             assert np.allclose(found.entries[name].sums, entry.sums, rtol=1e-5)
             assert np.array_equal(found.entries[name].counts, entry.counts)
-    assert _read(parts).datasets == ("text.txt",)
+    assert read_imatrix(parts).datasets == ("text.txt",)
 
 
 def test_the_older_form(tmp_path: Path, text: Path) -> None:
-    folder = _folder("llama", tmp_path)
+    folder = built("llama", tmp_path)
     for name in ("i.gguf", "i.dat"):
         wb.imatrix(folder, tmp_path / name, text=[str(text)], context=CTX, chunks=2)
-    new, old = _read(tmp_path / "i.gguf"), _read(tmp_path / "i.dat")
+    new, old = read_imatrix(tmp_path / "i.gguf"), read_imatrix(tmp_path / "i.dat")
     assert old.legacy
     assert old.entries.keys() == new.entries.keys()
     for name in new.entries:
@@ -188,7 +172,7 @@ def test_the_older_form(tmp_path: Path, text: Path) -> None:
 
 
 def test_quantize_takes_it(tmp_path: Path, text: Path) -> None:
-    folder, out = _folder("llama", tmp_path), tmp_path / "i.gguf"
+    folder, out = built("llama", tmp_path), tmp_path / "i.gguf"
     wb.imatrix(folder, out, text=[str(text)], context=CTX)
     wb.quantize(folder, tmp_path / "small.gguf", "Q4_K_M", imatrix=out)
     fit = wb.inspect_imatrix(out, model=folder).fit
@@ -201,7 +185,7 @@ def test_texts(tmp_path: Path) -> None:
     lines.write_text("".join(json.dumps({"text": f"line {n}", "id": n}) + "\n" for n in range(3)))
     assert read_text([str(lines)], "text") == "line 0\nline 1\nline 2"
     chats.write_text(json.dumps({"messages": [{"role": "user", "content": TEXT}]}) + "\n")
-    folder, out = _folder("qwen2", tmp_path), tmp_path / "i.gguf"
+    folder, out = built("qwen2", tmp_path), tmp_path / "i.gguf"
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings.pop("chat_template", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -217,13 +201,13 @@ def test_several_texts_of_which_one_is_standard_input_are_one(tmp_path: Path) ->
     first.write_text(TEXT)
     second.write_text(TEXT.upper())
     joined.write_text(f"{TEXT}\n{TEXT.upper()}")
-    folder, files = _folder("qwen2", tmp_path), [tmp_path / f"{n}.gguf" for n in range(3)]
+    folder, files = built("qwen2", tmp_path), [tmp_path / f"{n}.gguf" for n in range(3)]
     given: list[list[Path | str]] = [[joined], [first, second], ["-", second]]
     for out, texts in zip(files, given, strict=True):
         options = [word for text in texts for word in ("--text", text)]
         command = [sys.executable, "-m", "weighbridge", "imatrix", folder, out, "--ctx", str(CTX), *options]
         subprocess.run(command, input=TEXT, text=True, check=True, capture_output=True)
-    found = [_read(out) for out in files]
+    found = [read_imatrix(out) for out in files]
     assert found[0].entries.keys() == found[1].entries.keys() == found[2].entries.keys()
     for name, entry in found[0].entries.items():
         for other in found[1:]:
@@ -245,7 +229,7 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_texts_are_refused(tmp_path: Path, case: str) -> None:
     options, error, words = BAD[case]
-    folder, out = _folder("llama", tmp_path), tmp_path / "i.gguf"
+    folder, out = built("llama", tmp_path), tmp_path / "i.gguf"
     given: dict[str, Any] = dict(options)
     for n, content in enumerate(given.get("text", [])):
         (tmp_path / f"{n}").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -256,7 +240,7 @@ def test_bad_texts_are_refused(tmp_path: Path, case: str) -> None:
 
 
 def test_other_refusals(tmp_path: Path, text: Path) -> None:
-    folder, out = _folder("llama", tmp_path), tmp_path / "i.gguf"
+    folder, out = built("llama", tmp_path), tmp_path / "i.gguf"
     with pytest.raises(UsageError, match=r"\.gguf or a \.dat"):
         wb.imatrix(folder, tmp_path / "i.bin", text=[str(text)], context=CTX)
     wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1)
@@ -269,7 +253,7 @@ def test_other_refusals(tmp_path: Path, text: Path) -> None:
         wb.imatrix(folder, out, text=[str(other)], context=CTX, resume=True)
     with pytest.raises(UsageError, match="no chunk is left"):
         wb.imatrix(folder, out, text=[str(text)], context=CTX, chunks=1, resume=True)
-    mamba = _folder("mamba", tmp_path)
+    mamba = built("mamba", tmp_path)
     with pytest.raises(UnsupportedError, match="mamba models isn't computed"):
         wb.imatrix(mamba, tmp_path / "m.gguf", text=[str(text)], context=CTX)
 
@@ -288,7 +272,7 @@ DAMAGED = {
 def test_damaged_weights_name_the_layer(tmp_path: Path, text: Path, name: str) -> None:
     from safetensors.torch import load_file, save_file
 
-    (weight, place), folder, out = DAMAGED[name], _folder(name, tmp_path), tmp_path / "i.gguf"
+    (weight, place), folder, out = DAMAGED[name], built(name, tmp_path), tmp_path / "i.gguf"
     tensors = load_file(folder / "model.safetensors")
     tensors[weight][3] = float("nan")
     save_file(tensors, folder / "model.safetensors")
@@ -299,7 +283,7 @@ def test_damaged_weights_name_the_layer(tmp_path: Path, text: Path, name: str) -
 
 @pytest.mark.parametrize("content", [None, "{}", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}'])
 def test_a_tokenizer_that_cannot_be_used(tmp_path: Path, text: Path, content: str | None) -> None:
-    folder, out = _folder("qwen3", tmp_path), tmp_path / "i.gguf"
+    folder, out = built("qwen3", tmp_path), tmp_path / "i.gguf"
     for file in folder.glob("token*"):
         file.unlink()
     if content is not None:

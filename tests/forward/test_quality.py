@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forward.texts import CTX, TEXT
 from tests.oracles import models
 
 import weighbridge as wb
@@ -19,9 +20,6 @@ from weighbridge.io.source import BytesSource
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
-
-CTX = 32
-TEXT = "It was the best of times, it was the worst of times. \n" * 40
 
 
 @pytest.fixture(scope="module")

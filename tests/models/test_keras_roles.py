@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.golden_files import extracted, tensor_bytes
 from tests.models.record_keras_roles import CASES
+from tests.models.role_rows import remove_row
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, WeighbridgeError
@@ -105,10 +106,6 @@ def test_each_row_counts(
     kind: str, role: str, case: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its row a role has no tensor."""
-    table = keras_roles.keras_roles()
-    rows = dict(getattr(table, kind))
-    del rows[role]
-    fields = {name: getattr(table, name) for name in table.__struct_fields__} | {kind: rows}
-    monkeypatch.setattr(keras_roles, "keras_roles", lambda: keras_roles.KerasRoles(**fields))
+    remove_row(monkeypatch, keras_roles, "keras_roles", kind, role)
     with contextlib.suppress(WeighbridgeError):
         assert converted(root, case, tmp_path / "out") != tensor_bytes(root / case)

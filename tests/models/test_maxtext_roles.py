@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
 from numpy.typing import NDArray
 from tests.golden_files import extracted, tensor_bytes
+from tests.models.role_rows import remove_row
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, WeighbridgeError
-from weighbridge.models import maxtext_roles
+from weighbridge.models import keras_roles, maxtext_roles, megatron_roles, wrapped
+from weighbridge.models.keras_roles import plain_path
 
 GOLDEN = Path(__file__).with_name("golden") / "keras_roles.zip"
 Tree = dict[str, NDArray[Any]]
@@ -147,12 +148,15 @@ def test_each_row_counts(
     kind: str, role: str, case: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its row a role has no tensor."""
-    table = maxtext_roles.maxtext_roles()
-    rows = dict(getattr(table, kind))
-    del rows[role]
-    changed = structs.replace(table, **{kind: rows})
-    monkeypatch.setattr(maxtext_roles, "maxtext_roles", lambda: changed)
+    remove_row(monkeypatch, maxtext_roles, "maxtext_roles", kind, role)
     path = saved(maxtext_tree(root / case, scan=True), tmp_path / "maxtext.safetensors")
     with contextlib.suppress(WeighbridgeError):
         wb.convert(path, tmp_path / "out", to="hf", config=root / case)
         assert tensor_bytes(tmp_path / "out") != tensor_bytes(root / case)
+
+
+def test_models_of_other_programs_are_recognised_by_a_row_of_their_table() -> None:
+    """Whether a model has such a tensor is asked of every model, before the table is read."""
+    assert maxtext_roles.maxtext_roles().outside["embed"] == wrapped._MAXTEXT_EMBEDDING
+    assert keras_roles.keras_roles().variables["embed"] == plain_path(wrapped._KERAS_EMBEDDING)
+    assert megatron_roles._EMBEDDING == wrapped._EMBEDDING

@@ -343,6 +343,10 @@ class MmprojOptions(GgufFileOptions):
     )
 
 
+#: The options that set each tensor's type, in place of TYPE.
+IN_PLACE_OF_TYPE: Final = ("target_bpw", "target_size", "recipe")
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOptions, TowersOptions, KeyOptions):
     """llama-quantize's options under its names, and those of the conversion to GGUF before it. The towers aren't
@@ -373,7 +377,7 @@ class QuantizeOptions(RequantizeOptions, TokenizerOptions, NameOptions, AlignOpt
     output_tensor_type: str | None = option("Type of output.weight.", metavar="TYPE", section=_TYPES)
     token_embedding_type: str | None = option("Type of the token embeddings.", metavar="TYPE", section=_TYPES)
     recipe: Path | None = option(
-        "Take each tensor's type from FILE, in place of TYPE: pairs as of --tensor-type, separated by white space.",
+        "Take each tensor's type from FILE, in place of TYPE: pairs REGEX=TYPE, separated by white space.",
         metavar="FILE", kind="path", section=_TYPES,
     )  # fmt: skip
     tensor_type: Sequence[str] = option(

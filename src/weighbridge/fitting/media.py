@@ -93,9 +93,8 @@ def tower_memory(model: Candidate, modality: str, path: str, fused: bool) -> Tow
     named = str(type_of(model, modality))
     measured = table().get(modality, {}).get(named)
     certain = measured is not None
-    row = measured or (
-        _ANY_SIZE if model.get(f"{modality}.image_size") == 0 else _GENERAL.get(modality, _GENERAL["audio"])
-    )
+    general = _ANY_SIZE if model.get(f"{modality}.image_size") == 0 else _GENERAL.get(modality, _GENERAL["audio"])
+    row = measured or general
     least = min(model.whole(f"{modality}.block_count"), 1)  # a projector without blocks has no heads
     sizes = [_count(model, f"{modality}.{name}", path, low) for name, low in zip(_NUMBERS, (least, 1, 1), strict=True)]
     patches, tokens = _sound(model, row) if row.frames else _picture(model, row, modality, path)

@@ -21,6 +21,8 @@ _BLOCK: Final = "blk."
 _EXPERTS: Final = ".experts."
 #: In the name of the joint matrix of latent keys and values, which no GGUF of these families has.
 JOINT: Final = ".kv_b."
+#: In the names of its parts for keys and values, which have a matrix per head.
+OF_KEYS, OF_VALUES = ".attention.k_b.", ".attention.v_b."
 
 
 class MatrixPlace(NamedTuple):
@@ -58,7 +60,7 @@ def stored_matrices(model: OpenModel, dialect: str, prefix: str) -> Matrices:
     # keys and values of latent attention, whose joint matrix a folder has
     joint = {
         (name.replace(".k_b.", JOINT), None): place for (name, head), place in found.items()
-        if ".attention.k_b." in name and place == found.get((name.replace(".k_b.", ".v_b."), head))
+        if OF_KEYS in name and place == found.get((name.replace(OF_KEYS, OF_VALUES), head))
     }  # fmt: skip
     return found | joint
 

@@ -51,10 +51,7 @@ def matrix_of(
 ) -> ImportanceMatrix:
     """Returns the importance matrix of a text. `output`: also of the output matrix."""
     sums, ids = ColumnSums(computed.model, output=output), chunks.ids[: options.chunks]
-    forward = ForwardPass(computed.provider, computed.graph, sums)
-    with forward.hidden(ids) as states:
-        for _ in forward.logits(states) if output else ():
-            pass
+    ForwardPass(computed.provider, computed.graph, sums).observe(ids, output=output)
     return ImportanceMatrix(sums.entries(), tuple(Path(p).name for p in options.text), len(ids), options.context)
 
 

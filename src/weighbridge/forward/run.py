@@ -114,6 +114,12 @@ class ForwardPass:
             raise
         return states
 
+    def observe(self, ids: Ids, progress: Progress | None = None, *, output: bool) -> None:
+        """Runs the layers for the observer, and the output matrix if `output`. Raises as `hidden`."""
+        with self.hidden(ids, progress) as states:
+            for _ in self.logits(states) if output else ():
+                pass
+
     def layer_inputs(self, ids: Ids) -> Iterator[HiddenStates]:
         """The hidden states before each layer, which are valid until the next ones. Raises as `hidden`."""
         with self.embedded(ids) as states:

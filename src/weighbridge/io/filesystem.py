@@ -64,8 +64,7 @@ def is_inside(path: str, own: tuple[str, ...]) -> bool:
 
 
 def check_inside(paths: Iterable[Path], folder: Path) -> None:
-    """RefusedError where one of a checkpoint's files, or a folder on the way to it, is a link to something outside
-    `folder`."""
+    """Raises RefusedError if one of a checkpoint's files, or a folder above it, is a link out of `folder`."""
     own = own_folders(str(folder))
     for path in paths:
         if not is_inside(str(path), own):

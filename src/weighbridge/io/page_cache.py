@@ -33,16 +33,16 @@ def resident_share(fd: int, size: int) -> float:
 
 
 def missing(fd: int, size: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The (offset, length) ranges of which the first or the last page isn't in memory; all if the system can't
-    determine it. No page is read: a read that doesn't wait (RWF_NOWAIT) would start the system's read-ahead at each
-    place, and files of many small pages are mapped at half the speed."""
+    """Returns the (offset, length) ranges whose first or last page isn't in memory; all if the system can't determine
+    it. No page is read: a read with RWF_NOWAIT would start the system's read-ahead at each place, and a file cached in
+    many small pages is mapped at half the speed."""
     ranges = list(ranges)
     ends = [(at, 1) for offset, length in ranges for at in (offset, offset + length - 1)]
     pages = _resident_pages(fd, size, ends) if size and ends else None
     if pages is None:
         return ranges
     out = [span for i, span in enumerate(ranges) if pages[2 * i] + pages[2 * i + 1] != b"\1\1"]
-    # Of a file that isn't this user's, the system says that everything is in memory.
+    # Linux reports every page of another user's file as resident.
     return out if out or _can_read_now(fd, ends[-1][0]) else ranges
 
 
@@ -56,13 +56,13 @@ def _resident_pages(fd: int, size: int, ranges: Iterable[tuple[int, int]]) -> li
         return None
     with mmap.mmap(fd, size, access=mmap.ACCESS_COPY) as mapping:  # writable, so that ctypes takes its address
         start = ctypes.c_char.from_buffer(mapping)
-        found = [_ask(mincore, ctypes.addressof(start), *span) for span in ranges]
+        found = [_resident(mincore, ctypes.addressof(start), *span) for span in ranges]
         del start  # the mapping can't be closed while its address is exported
     known = [pages for pages in found if pages is not None]
     return known if len(known) == len(found) else None
 
 
-def _ask(mincore: Callable[..., int], address: int, offset: int, length: int) -> bytes | None:
+def _resident(mincore: Callable[..., int], address: int, offset: int, length: int) -> bytes | None:
     import ctypes
 
     skip = offset % mmap.PAGESIZE
@@ -121,7 +121,7 @@ def read_ahead(source: FileSource, ranges: Iterable[tuple[int, int]], fetch: Fet
     ends = [(start, start + length) for start, length in ranges]
     whole = ((at, min(_PIECE, end - at)) for start, end in ends for at in range(start, end, _PIECE))
     pieces = deque(missing(fd, source.size, whole))
-    if pieces and hasattr(os, "posix_fadvise"):  # a larger window: half the time where the system's default is 128 KiB
+    if pieces and hasattr(os, "posix_fadvise"):  # doubles the read-ahead: much faster if the system's is 128 KiB
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
     for _ in range(min(_THREADS, len(pieces))):
         threading.Thread(target=_fetch_then_close, args=(os.dup(fd), pieces, fetch), daemon=True).start()

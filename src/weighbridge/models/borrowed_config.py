@@ -48,8 +48,8 @@ def with_given_config(
 
 
 def read_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
-    """Returns both models; if one is a GGUF that another table of the same graph describes than the other model's, it
-    is read by the other's: a ruGPT-3 XL in a GGUF is a GPT-2 but for its class."""
+    """Returns both models. If their tables share a graph of llama.cpp, a GGUF is read by the other model's table: a
+    ruGPT-3 XL in a GGUF is opened as a GPT-2."""
     return _read_as(a, b), _read_as(b, a)
 
 

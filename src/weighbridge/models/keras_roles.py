@@ -86,9 +86,9 @@ class KerasVariables:
             nodes = [self.of_role(one + BIAS * number, index) for one in _JOINED[base]]
             return concat([node for node in nodes if node is not None]) if None not in nodes else None
         if role in table.experts:
-            return self._expert(table.experts[role], index)
+            return self._expert(table.experts[role].format(**index), index.get("e", 0))
         if role in table.variables:
-            node = self._take(table.variables[role], index)
+            node = self._take(table.variables[role].format(**index))
             return transpose(node) if node is not None and role == "head" else node
         return self._in_layer(base, number, index)
 
@@ -99,23 +99,23 @@ class KerasVariables:
         table = keras_roles()
         for layer in table.norms.get(role, table.matrices.get(role, ())):
             path = f"{layer}/vars/{number}".format(**index)
-            if (node := self._take(path, index)) is not None:
+            if (node := self._take(path)) is not None:
                 if number or role in table.norms:
                     return reshape(node, (node.spec.elements,))
                 return _as_matrix(node, role == "o", _HEADS_FIRST.match(path) is not None)
         return None
 
-    def _expert(self, path: str, index: Mapping[str, int]) -> Node | None:
+    def _expert(self, path: str, expert: int) -> Node | None:
         from weighbridge.tensors.nodes import reshape, transpose
         from weighbridge.tensors.slicing import part
 
-        node, expert = self._take(path, index), index.get("e", 0)
+        node = self._take(path)
         if node is None or len(node.spec.shape) != 3 or expert >= node.spec.shape[0]:
             return None
         return transpose(reshape(part(node, expert, expert + 1), node.spec.shape[1:]))
 
-    def _take(self, path: str, index: Mapping[str, int]) -> Node | None:
-        name = self.paths.get(path.format(**index))
+    def _take(self, path: str) -> Node | None:
+        name = self.paths.get(path)
         if name is None:
             return None
         self.used.add(name)

@@ -17,6 +17,7 @@ from weighbridge.cli.render import Progress
 from weighbridge.cli.values import QuantizeWord
 from weighbridge.cli.views import quantize as view
 from weighbridge.cli.views.plan import TargetCommand, planned, write
+from weighbridge.conversion.options import IN_PLACE_OF_TYPE
 from weighbridge.io.sink import check_target
 
 
@@ -114,11 +115,12 @@ def quantize(words: tuple[str, ...], options: QuantizeCommand) -> int:
     named ggml-NAME.bin. Its types are F32 F16, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K Q3_K Q4_K Q5_K Q6_K.
     """
     import weighbridge
+    from weighbridge.conversion.quantize.inputs import read_recipe
     from weighbridge.conversion.quantize.plan import default_target
 
-    request = parse_words(words, options.output, not {"target_bpw", "target_size", "recipe"}.isdisjoint(options.given))
+    request = parse_words(words, options.output, not set(IN_PLACE_OF_TYPE).isdisjoint(options.given))
     pairs = options.tensor_type_file
-    listed = () if pairs is None else pairs.read_text("utf-8", "surrogateescape").split()
+    listed = () if pairs is None else read_recipe(pairs).split()
     changed = {"tensor_type": (*options.tensor_type, *listed), "jobs": options.jobs or request.threads}
     keywords = options.keywords(weighbridge.plan_quantize) | changed | {"ftype": request.ftype}
     target = request.target or default_target(request.source, request.ftype, options.keep_split)

@@ -368,24 +368,30 @@ class PartLayout(NamedTuple):
 
     def sections(self, name: str, cut: CutAxis, size: int, ranks: int) -> tuple[int, ...]:
         """The sizes of the sections of a rank's part, which has `size` entries along its axis; none if it is whole."""
-        if cut is CutAxis.WHOLE:
-            return ()
-        if cut is CutAxis.GATED:
-            halves = self.halves(name)
-            return (size // halves,) * halves
-        if cut is CutAxis.LATENT:
-            widths = self.latent_widths(name)
-            if sum(widths) == size:
+        match cut:
+            case CutAxis.WHOLE:
                 return ()
-            if sum(widths) != size * ranks or any(width % ranks for width in widths):
-                raise FormatError("a down projection doesn't fit the up projection and the settings", path=self.path,
-                                  field=name, expected=f"{sum(widths)} rows, or these divided by {ranks}",
-                                  found=size)  # fmt: skip
-            return tuple(width // ranks for width in widths)
-        if cut in MIXER_SECTIONS:
-            sizes = self.mixer_sizes(name)
-            return tuple(sizes[section] for section in MIXER_SECTIONS[cut])
-        return (size,)
+            case CutAxis.ROWS | CutAxis.COLUMNS:
+                return (size,)
+            case CutAxis.GATED:
+                halves = self.halves(name)
+                return (size // halves,) * halves
+            case CutAxis.LATENT:
+                return self.latent_sections(name, size, ranks)
+            case CutAxis.MIXER | CutAxis.CONVOLUTION:
+                sizes = self.mixer_sizes(name)
+                return tuple(sizes[section] for section in MIXER_SECTIONS[cut])
+
+    def latent_sections(self, name: str, size: int, ranks: int) -> tuple[int, ...]:
+        """The sections of a down projection's part; none if it is whole."""
+        widths = self.latent_widths(name)
+        if sum(widths) == size:
+            return ()
+        if sum(widths) != size * ranks or any(width % ranks for width in widths):
+            raise FormatError("a down projection doesn't fit the up projection and the settings", path=self.path,
+                              field=name, expected=f"{sum(widths)} rows, or these divided by {ranks}",
+                              found=size)  # fmt: skip
+        return tuple(width // ranks for width in widths)
 
     def latent_widths(self, name: str) -> list[int]:
         """The rows of the sections of a whole down projection."""

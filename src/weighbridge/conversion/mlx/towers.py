@@ -101,11 +101,9 @@ def _quantization(
     names: TowerNames, name: str, node: LogicalTensor, overall: MlxQuantization | None
 ) -> MlxQuantization | None:
     """The quantization of a matrix; None if it keeps its type."""
-    if overall is None or not table().quantizes(name) or name.endswith(tuple(names.unquantized)):
+    if not table().quantizes(name) or name.endswith(tuple(names.unquantized)):
         return None
-    if node.spec.shape[-1] % overall.group_size:
-        return None
-    return overall
+    return None if overall is None or node.spec.shape[-1] % overall.group_size else overall
 
 
 def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str, Any]:
@@ -142,21 +140,21 @@ def _respelled(
     part: str, stated: Mapping[str, Any], rows: Mapping[str, str | int], whole: Mapping[str, Any], draft: PlanBuilder
 ) -> dict[str, Any]:
     """The keys of a row that a part of the config lacks."""
-    out = {}
+    out: dict[str, Any] = {}
     for key, places in rows.items():
-        if stated.get(key) is not None or (key in whole and whole[key] is not None):
+        if stated.get(key) is not None or whole.get(key) is not None:
             continue
         values = [places] if isinstance(places, int) else [_at(stated, place.split(".")) for place in places.split()]
-        out[key] = next((value for value in values if value is not None), None)
-        if out[key] is None:
-            del out[key]
+        if found := [value for value in values if value is not None]:
+            out[key] = found[0]
+        else:
             message = f"config.json lacks {part}{key}, which mlx-vlm's class reads: it may not load the folder"
             draft.losses.append(Loss(message, effect="results"))
     return out
 
 
 def _at(value: Any, steps: list[str]) -> Any:
-    """The value at a path of keys, of which `*` is any; None if it is missing."""
+    """The value at a path of keys (`*`: any key); None if it is missing."""
     for step in steps:
         if not isinstance(value, Mapping):
             return None

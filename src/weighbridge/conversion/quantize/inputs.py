@@ -58,7 +58,7 @@ def type_options(options: QuantizeOptions) -> ftypes.TypeOptions:
 
 
 def read_recipe(path: str | os.PathLike[str]) -> str:
-    """The text of a recipe. Raises UsageError for a file that is too large for one."""
+    """The text of a recipe or a `--tensor-type-file`. Raises UsageError for a file that is too large for one."""
     with FileSource(path) as source:
         if source.size > RECIPE_BYTES:
             size = f"{source.size:,} bytes, too many for a recipe"

@@ -22,12 +22,13 @@ from typing import Any, Final
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.options import flag
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.read import padded
 from weighbridge.conversion.gguf.loadable import check_loadable
-from weighbridge.conversion.options import QuantizeOptions, WriteOptions
+from weighbridge.conversion.options import IN_PLACE_OF_TYPE, QuantizeOptions, WriteOptions
 from weighbridge.conversion.plan.contents import PlannedFile
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.losses.requantized import is_quantized
@@ -157,24 +158,22 @@ def build(
         path = path.with_suffix("")  # a folder of shards
     refuse_unreadable(model)
     check_target(path, model.place.files, folder)
-    bits, size, recipe = options.target_bpw, options.target_size, options.recipe
-    if bits is None and size is None and recipe is None:
+    setting = [flag(name) for name in IN_PLACE_OF_TYPE if getattr(options, name) is not None]
+    if not setting:
         requested = ftypes.parse_ftype(ftype)
         inputs = prepare(model, requested, options, made)
         choice = inputs.choose(requested, type_options(options))
         return finish(model, path, requested.name if requested else ftypes.COPY, inputs, choice, options, write)
-    if sum((bool(ftype), bits is not None, size is not None, recipe is not None)) > 1:
-        exclusive = "TYPE, --target-bpw, --target-size and --recipe are mutually exclusive"
-        raise UsageError(exclusive, hint="give one of them")
+    if len(given := [*(["TYPE"] if ftype else []), *setting]) > 1:
+        raise UsageError(f"{' and '.join(given)} are mutually exclusive", hint="give one of them")
     if options.pure:
-        raise UsageError(
-            "--pure applies to TYPE", hint="--target-bpw, --target-size and --recipe set each tensor's type"
-        )
-    inputs = prepare(model, None, options, made)
-    if recipe is not None:
+        raise UsageError("--pure applies to TYPE", hint=f"{setting[0]} sets each tensor's type")
+    inputs = prepare(model, size_target.base_type(), options, made)
+    if options.recipe is not None:
         inputs, choice = size_target.types_of_recipe(inputs, type_options(options))
         return finish(model, path, "", inputs, choice, options, write)
     stated = inputs.keys.get(gguf.ALIGNMENT_KEY)
+    bits, size = options.target_bpw, options.target_size
     align = 1 if size is None else gguf.DEFAULT_ALIGNMENT if stated is None else int(stated.value)
     unchanged = sum(f.layout.size for f in _files(path, inputs.tensors, inputs, options))
     overhead = unchanged - sum(padded(node.spec.nbytes, align) for node in inputs.tensors.values())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import UsageError
+from weighbridge.base.ftypes import FileType
 from weighbridge.base.words import plural
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.read import padded
@@ -72,8 +73,8 @@ def types_for_size(
     elements = sum(node.spec.elements for node in inputs.tensors.values())
     room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
     others = exact_choice(inputs, options).types
-    kept = {n: node.spec.with_dtype(others[n]).nbytes for n, node in inputs.tensors.items() if n not in free}
-    room -= sum(padded(nbytes, align) for nbytes in kept.values())
+    kept = inputs.tensors.keys() - set(free)
+    room -= sum(padded(inputs.tensors[name].spec.with_dtype(others[name]).nbytes, align) for name in kept)
     probed = offers = {
         name: [o._replace(nbytes=padded(o.nbytes, align)) for o in probe(inputs.tensors[name], inputs.weights(name))]
         for name in free
@@ -107,9 +108,14 @@ def unset(inputs: QuantizeInputs, options: ftypes.TypeOptions) -> list[str]:
     ]  # fmt: skip
 
 
+def base_type() -> FileType | None:
+    """The file type of a plan until its types are set: not COPY, which rounds the weights of image models first."""
+    return ftypes.parse_ftype("Q8_0")
+
+
 def exact_choice(inputs: QuantizeInputs, options: ftypes.TypeOptions) -> ftypes.TypeChoice:
     """The choice for types that the options set, with llama-quantize's fallbacks and refusals."""
-    return inputs.choose(ftypes.parse_ftype("Q8_0"), options)  # the base type of what no option sets
+    return inputs.choose(base_type(), options)
 
 
 def with_file_type(inputs: QuantizeInputs, types: Mapping[str, DType]) -> QuantizeInputs:

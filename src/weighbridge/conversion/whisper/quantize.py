@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.options import flag
 from weighbridge.containers.ggml import whisper
-from weighbridge.conversion.options import QuantizeOptions, WriteOptions
+from weighbridge.conversion.options import IN_PLACE_OF_TYPE, QuantizeOptions, WriteOptions
 from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import choose_target
@@ -25,7 +26,8 @@ def plan_quantize(
     """Plans a quantized whisper.cpp file. Raises UsageError for a type or an option that it doesn't have."""
     if ftype.upper() not in whisper.FTYPES:
         names = ", ".join(whisper.FTYPES)
-        raise UsageError(f"{ftype or 'a size'} doesn't determine a whisper.cpp file", hint=f"its types: {names}")
+        asked = ftype or next((flag(name) for name in IN_PLACE_OF_TYPE if given.get(name) is not None), "no type")
+        raise UsageError(f"{asked} doesn't determine a whisper.cpp file", hint=f"its types: {names}")
     if (suffix := Path(dst).suffix) == ".gguf":
         name = f"ggml-NAME-{ftype.lower()}.bin"
         raise UsageError(f"whisper.cpp doesn't read {suffix}", hint=f"name the target: wb quantize SRC {name} {ftype}")

@@ -1,1 +1,1 @@
-"""What runs a model over a text."""
+"""Engines that run a model over a text."""

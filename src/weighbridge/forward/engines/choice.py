@@ -1,4 +1,4 @@
-"""Chooses what runs a model over a text."""
+"""Chooses the engine that runs a model over a text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weighbridge.providers.files import FileProvider
 
 
 class Engine(Protocol):
-    """What runs a model. `layers`: those that compute the next token. `provider`: its tensors."""
+    """Runs a model. `layers`: those that compute the next token. `provider`: its tensors."""
 
     provider: FileProvider
 
@@ -33,7 +33,7 @@ class Engine(Protocol):
 
 
 class _Forward(ComputedModel):
-    """The engine of the families whose graph is computed. `output`: run the output matrix, too."""
+    """Runs the families whose graph is computed. `output`: run the output matrix, too."""
 
     output = False
 
@@ -43,11 +43,7 @@ class _Forward(ComputedModel):
 
     def run(self, ids: Ids, observer: Observer, progress: Progress | None) -> None:
         """See `Engine`."""
-        forward = ForwardPass(self.provider, self.graph, observer)
-        with forward.hidden(ids, progress) as states:
-            if self.output:
-                for _ in forward.logits(states):
-                    pass
+        ForwardPass(self.provider, self.graph, observer).observe(ids, progress, output=self.output)
 
 
 def opened_engine(src: str, options: ImatrixOptions) -> Engine:

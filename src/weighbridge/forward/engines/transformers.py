@@ -7,7 +7,7 @@ from typing import Final
 from weighbridge.adapters.remote.extra import package
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UsageError
-from weighbridge.forward.column_sums import JOINT, stored_matrices
+from weighbridge.forward.column_sums import JOINT, OF_KEYS, OF_VALUES, stored_matrices
 from weighbridge.forward.layers import Observer
 from weighbridge.forward.ops import Floats
 from weighbridge.forward.run import Ids, Progress
@@ -20,7 +20,7 @@ from weighbridge.tensors.nodes import QuantizedTensor
 #: The names of parameters: those of a folder, and of classes that fuse experts in memory.
 _DIALECTS: Final = ("hf", "hf5")
 #: In the names of matrices of latent attention, whose inputs are those of a head.
-_OF_LATENTS: Final = (JOINT, ".attention.k_b.", ".attention.v_b.")
+_OF_LATENTS: Final = (JOINT, OF_KEYS, OF_VALUES)
 Place = tuple[str, int | None]
 
 
@@ -60,7 +60,7 @@ class TransformersEngine(Closing):
         def observe_latent(name: str, inputs: LatentInputs) -> None:
             for head, (queries, latents) in enumerate(zip(*inputs, strict=True)):
                 for place, _ in self._places.get((name, head), ()):
-                    observer([place], queries if ".k_b." in place else latents, head)
+                    observer([place], queries if OF_KEYS in place else latents, head)
 
         runtime = TransformersInputs(str(self.model.place.folder))
         for number, text in enumerate(ids, 1):

@@ -340,14 +340,15 @@ def _restore_rotation(
 def _restore_derived(
     config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str], vectors: Vectors
 ) -> None:
-    """Restores settings that a GGUF has as the only number of a tensor per layer. FormatError for several numbers."""
+    """Restores settings that a GGUF stores as a tensor per layer with one number throughout. Raises FormatError if the
+    numbers differ."""
     for row in (row for row in family.rows.values() if row.derived in SETTINGS):
         start, _, end = row.names["gguf"].partition("{l}")
         names = [name for name in tensors if name.startswith(start) and name.endswith(end)]
         values = {value for name in names for value in vectors(name) or (math.nan,)}
         key = SETTINGS[row.derived or ""]
         if len(values) > 1 or (key is None and values - {1.0}):
-            raise FormatError("has numbers that the class computes without", field=row.names["gguf"], found=len(values))
+            raise FormatError("has weights that the class can't have", field=row.names["gguf"], found=len(values))
         if key is not None and values:
             store(config, key, shortest(values.pop()))
 

@@ -30,12 +30,19 @@ def companion(path: Path, part: str, kind: str, keys: Mapping[str, Any]) -> Path
     the model's.
     """
     with open_model(path) as model:
-        actual = model.metadata.get("general.type", "model") if model.format == "gguf" else model.format
-        if actual != kind:
-            raise FormatError(f"not a {part}", path=str(path), field="general.type", expected=kind, found=actual)
-        if kind == "mmproj":
-            check_pair(keys, candidate_of(model))
+        check_companion(model, part, kind, keys)
         return model.place.weights[0]
+
+
+def check_companion(model: OpenModel, part: str, kind: str, keys: Mapping[str, Any]) -> None:
+    """Raises as `companion`."""
+    actual = model.metadata.get("general.type", "model") if model.format == "gguf" else model.format
+    if actual != kind:
+        raise FormatError(
+            f"not a {part}", path=str(model.place.path), field="general.type", expected=kind, found=actual
+        )
+    if kind == "mmproj":
+        check_pair(keys, candidate_of(model))
 
 
 def described_files(path: Path) -> Iterator[tuple[str, Path, str]]:
@@ -78,8 +85,8 @@ def find_towers(path: Path, model: OpenModel, given: str | os.PathLike[str] | No
 def _fault(file: Path, keys: Mapping[str, Any]) -> str | None:
     """Why a file isn't the mmproj file of a GGUF with these keys; None if nothing contradicts."""
     try:
-        companion(file, "projector", "mmproj", keys)
         with open_model(file) as towers:
+            check_companion(towers, "projector", "mmproj", keys)
             return base_fault(keys, candidate_of(towers))
     except (OSError, WeighbridgeError) as error:
         return error.message if isinstance(error, WeighbridgeError) else str(error)

@@ -174,14 +174,13 @@ def _stacked(name: str, experts: Mapping[int, LogicalTensor]) -> LogicalTensor:
 
     if sorted(experts) != list(range(len(experts))):
         missing = min(set(range(len(experts))) - set(experts))
-        raise FormatError(f"{name} is a stack of experts, of which number {missing} is missing")
+        raise FormatError(f"expert {missing} of {name} is missing")
     nodes = [as_node(experts[number]) for number in range(len(experts))]
     return concat([reshape(node, (1, *node.spec.shape)) for node in nodes])
 
 
 def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple[dict[str, Node], set[str]]:
-    """The tensors whose names end as a row of `endings` has it, as published folders have them, and their present
-    names."""
+    """Returns the tensors that have a row in `endings` in the form of published folders, and their names here."""
     out: dict[str, Node] = {}
     used: set[str] = set()
     for row in names.endings:
@@ -189,9 +188,7 @@ def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple
             start = name.removesuffix(row.mlx[0])
             parts = [tensors[start + end] for end in row.mlx if start + end in tensors]
             if len(parts) < len(row.mlx):
-                raise FormatError(
-                    f"{start}{row.hf} consists of {plural(len(row.mlx), 'tensor')}, of which one is missing"
-                )
+                raise FormatError(f"one of the {plural(len(row.mlx), 'tensor')} of {start}{row.hf} is missing")
             used |= {start + end for end in row.mlx}
             out |= {names.to_hf(start + end): node for end, node in _restored(row, parts).items()}
     return out, used
