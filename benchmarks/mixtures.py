@@ -2,7 +2,7 @@
 
     python benchmarks/mixtures.py NAME MODEL CALIBRATION HELDOUT [--chunks 16]
 
-Writes recipes/NAME.toml: for each size the types that --target-size chose, and what was measured. Sizes are those of
+Writes recipes/NAME.toml: for each size the types that --target-size chose, and the measured figures. Sizes are those of
 mixtures, and of one type for all (--pure). Importance matrices and effects come from the first text, figures from what
 the second has not in common with it, by llama.cpp. --types takes the types from the recipe instead of choosing them.
 `python benchmarks/recipes.py` then writes tables and curves of docs/quantize-quality.md.

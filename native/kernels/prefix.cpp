@@ -196,7 +196,7 @@ void sparse_join(u8 common, const u8* mask, const u8* others, u8* dst, size_t n)
   const u64 fill = common * ONES;
   for (; i + 64 <= n; i += 64) {
     u64 bits = load<u64>(mask + i / 8);
-    if (!bits) {  // where one byte in a hundred differs, that is so of half of the runs
+    if (!bits) {  // true of half of the runs if one byte in a hundred differs
       for (size_t k = 0; k < 8; ++k) store(dst + i, k, fill);
       continue;
     }
