@@ -183,7 +183,7 @@ def test_transformers_5_s_experts_are_not_turned(tmp_path: Path) -> None:
 def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
     found = case("kimi-vl")
     del found["names"]["language_model.model.layers.1.mlp.experts.0.up_proj.weight"]
-    with pytest.raises(FormatError, match="number 0 is missing"):
+    with pytest.raises(FormatError, match=r"expert 0 of .* is missing"):
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
