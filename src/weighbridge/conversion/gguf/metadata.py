@@ -100,6 +100,10 @@ def _vocabulary_keys(
 ) -> dict[str, KV]:  # fmt: skip
     """The tokenizer's keys; `target`: the model whose tokenizer it is, if another. Without one: llama.cpp's name for
     this, and the number of tokens."""
+    if has_no_tokenizer(model.family):
+        if options.pre is not None:
+            raise UsageError(f"--pre {options.pre} doesn't apply: the model has no tokenizer", hint="leave it out")
+        return {_MODEL: KV("str", _NO_TOKENIZER)}
     if not options.tokenizer:
         losses.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
         size = model.family.effective(model.config).get("vocab_size", model.sizes.get("V"))
@@ -117,6 +121,11 @@ def _vocabulary_keys(
     if target is not None and reader is target.family:
         keys = with_tokenizer_keys(keys, target.config, reader, target.json("generation_config.json"))
     return with_tokenizer_keys(keys, model.config, model.family, generation)
+
+
+def has_no_tokenizer(family: Family) -> bool:
+    """Whether the family's classes have no tokenizer."""
+    return family.document.tokenizer is not None and family.document.tokenizer.absent
 
 
 def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = None) -> Vocab:
@@ -233,6 +242,8 @@ def for_hf(
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
     losses = _losses_of(config)
+    if has_no_tokenizer(model.family):
+        return texts, losses
     if not tokenizer:
         return texts, [*losses, Loss("left out, as asked: the tokenizer")]
     if _TOKENS not in model.metadata:

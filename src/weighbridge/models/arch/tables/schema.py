@@ -377,6 +377,7 @@ class VocabularySizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokenizer]`: treatment of tokenizers by the reference converter that is specific to the family's classes."""
 
+    absent: Annotated[bool, _doc("the classes have no tokenizer: a vocoder's tokens are codes")] = False
     rank_file: Annotated[str, _doc("file of tiktoken ranks whose name other models use for another format")] = ""
     add_prefix_space: Annotated[
         Literal["", "first", "tokens", "last"],

@@ -1,0 +1,61 @@
+"""Small models that speak: vocoders, which turn codes into spectra. See __init__.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracles.case import Case, table
+from tests.oracles.families.published import LFM, LFM_UNHELD, lfm
+from tests.oracles.families.wrapped import Shapes
+
+
+def _wavtokenizer() -> Shapes:
+    """WavTokenizer's decoder as llama.cpp's script lays it out: 16 features, 32 channels, 2 blocks, 48 numbers out."""
+    shapes: Shapes = {
+        "backbone.embedding.weight": (80, 16), "backbone.embed.weight": (32, 16, 7), "backbone.embed.bias": (32, 1),
+        "backbone.norm.weight": (32,), "backbone.norm.bias": (32,), "backbone.final_layer_norm.weight": (32,),
+        "backbone.final_layer_norm.bias": (32,), "head.out.weight": (48, 32), "head.out.bias": (48,),
+    }  # fmt: skip
+    for i in (0, 1, 3, 4):
+        for part in ("1", "2"):
+            at = f"backbone.posnet.{i}."
+            shapes |= {f"{at}norm{part}.{end}": (32, 1) for end in ("weight", "bias")}
+            shapes |= {f"{at}conv{part}.weight": (32, 32, 3), f"{at}conv{part}.bias": (32, 1)}
+    for name in ("q", "k", "v", "proj_out"):
+        shapes |= {f"backbone.posnet.2.{name}.weight": (32, 32, 1), f"backbone.posnet.2.{name}.bias": (32, 1)}
+    shapes |= {f"backbone.posnet.{i}.norm.{end}": (32, 1) for i in (2, 5) for end in ("weight", "bias")}
+    for i in range(6):
+        at = f"backbone.convnext.{i}."
+        shapes |= {f"{at}dwconv.weight": (32, 1, 7), f"{at}dwconv.bias": (32, 1), f"{at}gamma.weight": (32,)}
+        shapes |= {f"{at}norm.weight": (32,), f"{at}norm.bias": (32,)}
+        shapes |= {f"{at}pwconv1.weight": (96, 32), f"{at}pwconv1.bias": (96,)}
+        shapes |= {f"{at}pwconv2.weight": (32, 96), f"{at}pwconv2.bias": (32,)}
+    return shapes
+
+
+_WAVTOKENIZER: dict[str, Any] = {
+    "model_type": "wavtokenizer_dec", "hidden_size": 48,
+    "n_embd_features": 16, "n_ff": 96, "vocab_size": 80, "n_head": 1, "layer_norm_epsilon": 1e-6,
+    "group_norm_epsilon": 1e-5, "group_norm_groups": 4, "max_position_embeddings": 8192, "n_layer": 6,
+    "posnet": {"n_embd": 32, "n_layer": 6}, "convnext": {"n_embd": 32, "n_layer": 6},
+}  # fmt: skip
+
+CASES = table(
+    Case(
+        "wavtokenizer", "WavTokenizerDec", "none", _WAVTOKENIZER, shapes=_wavtokenizer(), runs=False,
+    ),
+    Case(
+        "lfm2-vocoder", "Lfm25AudioTokenizer", "none",
+        LFM | {
+            "layer_types": ["sliding_attention", "conv"], "sliding_window": 12, "output_size": 48,
+        },
+        shapes={name: shape for name, shape in lfm("lfm.").items() if "lm_head" not in name}
+        | {"lin.weight": (48, 64), "lin.bias": (48,)},
+        beside=("emb.emb.weight", "istft.window"), runs=False,
+        unheld=LFM_UNHELD, part_type="lfm2",
+    ),
+)  # fmt: skip
+UNSAID: dict[str, dict[str, Any]] = {
+    "wavtokenizer-dec": {"posnet.n_layer": 5, "convnext.n_embd": 64},
+    "lfm2-vocoder": {"conv_bias": True, "rope.rope_type": "dynamic", "block_auto_adjust_ff_dim": True},
+}
