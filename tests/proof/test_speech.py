@@ -14,8 +14,9 @@ from tests.oracles.families.speech import CASES
 from tests.oracles.llama_loads import Judge
 
 import weighbridge as wb
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 
+EMBEDDING = "token_embd.weight"
 VOCODERS = ("wavtokenizer", "lfm2-vocoder")
 
 
@@ -52,6 +53,51 @@ def test_a_vocoder_s_gguf_is_a_folder_again(name: str, tmp_path: Path) -> None:
     first, again = (gguf_file.read(tmp_path / f"{x}.gguf") for x in "ab")
     assert first.fields == again.fields  # in whatever order
     assert gguf_file.differences(gguf_file.File({}, first.tensors), gguf_file.File({}, again.tensors)) == []
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0"])
+def test_a_talker_is_written_as_the_reference_writes_it(dtype: str, tmp_path: Path, judge: Judge) -> None:
+    """Apart from the last bits of the embedding that a network computes."""
+    case = CASES["qwen3-tts"]
+    folder = models.build(case, tmp_path / "Qwen3-TTS")
+    wb.convert(folder, tmp_path / "ours.gguf", dtype=dtype, pre=case.pre)
+    reference_converter.convert(folder, tmp_path / "theirs.gguf", dtype, pre=case.pre)
+    ours, theirs = (gguf_file.read(tmp_path / f"{whose}.gguf") for whose in ("ours", "theirs"))
+    ours_made, theirs_made = ours.tensors.pop(EMBEDDING), theirs.tensors.pop(EMBEDDING)
+    assert gguf_file.differences(ours, theirs) == []
+    assert (ours_made.type, ours_made.shape) == (theirs_made.type, theirs_made.shape)
+    if dtype == "q8_0":
+        assert np.mean(ours_made.data != theirs_made.data) < 1e-3
+    else:
+        near = {"f32": 1e-5, "f16": 2e-3}[dtype]
+        assert np.allclose(ours_made.data, theirs_made.data, rtol=near, atol=near)
+    assert judge.refusal(tmp_path / "ours.gguf") is None
+
+
+def test_no_folder_is_made_of_a_talker(tmp_path: Path) -> None:
+    folder = models.build(CASES["qwen3-tts"], tmp_path / "Qwen3-TTS")
+    with wb.plan_convert(folder, tmp_path / "a.gguf", pre=CASES["qwen3-tts"].pre) as plan:
+        told = {loss.tensor for loss in plan.losses if "no folder can be made of it again" in loss.message}
+        plan.run()
+    parts = {"model.text_embedding.weight", "model.codec_embedding.weight"}
+    parts |= {f"text_projection.linear_fc{i}.{end}" for i in (1, 2) for end in ("weight", "bias")}
+    assert told == {f"talker.{name}" for name in parts}
+    with pytest.raises(
+        UnsupportedError, match=r"token_embd\.weight is computed from the embeddings of texts and codes"
+    ):
+        wb.convert(tmp_path / "a.gguf", tmp_path / "back", to="hf")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("codec_eos_token_id", 20), ("vocab_size", -1), ("text_vocab_size", "x")])
+def test_a_talker_of_nonsense_is_refused(key: str, value: object, tmp_path: Path) -> None:
+    folder = models.build(CASES["qwen3-tts"], tmp_path / "Qwen3-TTS")
+    config = json.loads((folder / "config.json").read_text())
+    config["talker_config"][key] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match=key):
+        wb.convert(folder, tmp_path / "a.gguf", pre=CASES["qwen3-tts"].pre)
 
 
 def test_the_config_of_llama_cpp_s_script_names_no_type(tmp_path: Path) -> None:

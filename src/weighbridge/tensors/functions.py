@@ -7,6 +7,7 @@ values, and depends on the machine, so it can't be reproduced.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from operator import mul, sub
 from types import MappingProxyType
@@ -90,6 +91,22 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
         "log": (log, "exp"),
         "softplus": (softplus, "log_expm1"),
         "log_expm1": (log_expm1, "softplus"),
+    }
+)
+
+
+def erf(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The error function, to the last bits of F64."""
+    return np.frompyfunc(math.erf, 1, 1)(values).astype(np.float64)
+
+
+#: Activations of networks, over F64 arrays: torch's functions of these names.
+ACTIVATIONS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = MappingProxyType(
+    {
+        "": lambda values: values,
+        "relu": lambda values: np.maximum(values, 0),
+        "silu": lambda values: values / (1 + np.exp(-values)),
+        "gelu": lambda values: values * 0.5 * (1 + erf(values / math.sqrt(2))),
     }
 )
 

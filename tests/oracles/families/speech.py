@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.oracles import vocabularies
 from tests.oracles.case import Case, table
+from tests.oracles.families.common import GQA
 from tests.oracles.families.published import LFM, LFM_UNHELD, lfm
-from tests.oracles.families.wrapped import Shapes
+from tests.oracles.families.wrapped import Shapes, decoder
 
 
 def _wavtokenizer() -> Shapes:
@@ -40,7 +42,44 @@ _WAVTOKENIZER: dict[str, Any] = {
     "posnet": {"n_embd": 32, "n_layer": 6}, "convnext": {"n_embd": 32, "n_layer": 6},
 }  # fmt: skip
 
+_CODES = 3072  # llama.cpp knows no other number
+_TALKER: dict[str, Any] = GQA | {
+    "model_type": "qwen3_tts_talker", "head_dim": 16, "hidden_act": "silu", "attention_bias": False,
+    "rope_theta": 5000.0, "rope_scaling": {"interleaved": True, "mrope_section": [3, 3, 2], "rope_type": "default"},
+    "text_vocab_size": vocabularies.QWEN_SIZE, "text_hidden_size": 48, "vocab_size": _CODES, "num_code_groups": 16,
+    "use_sliding_window": False, "sliding_window": None, "codec_bos_id": 2149, "codec_eos_token_id": 2150,
+    "codec_language_id": {"chinese": 2055, "english": 2050}, "codec_pad_id": 2148, "spk_id": {"vivian": 3065},
+}  # fmt: skip
+
+
+_TALKER_DEFAULTS: dict[str, Any] = {
+    "attention_bias": False, "hidden_act": "silu", "use_sliding_window": False, "rope_theta": 10000.0,
+}  # fmt: skip
+
+
+def _talker() -> Shapes:
+    """The part of Qwen3-TTS that llama.cpp runs as a language model."""
+    text, hidden = vocabularies.QWEN_SIZE, 64
+    front = "talker.model."
+    plain = decoder(front=front, head="", head_norms=True)
+    del plain[f"{front}embed_tokens.weight"]
+    return plain | {
+        f"{front}text_embedding.weight": (text, 48), f"{front}codec_embedding.weight": (_CODES, hidden),
+        "talker.text_projection.linear_fc1.weight": (48, 48), "talker.text_projection.linear_fc1.bias": (48,),
+        "talker.text_projection.linear_fc2.weight": (hidden, 48), "talker.text_projection.linear_fc2.bias": (hidden,),
+        "talker.codec_head.weight": (_CODES, hidden),
+    }  # fmt: skip
+
+
 CASES = table(
+    Case(
+        "qwen3-tts", "Qwen3TTSForConditionalGeneration", "qwen",
+        {"model_type": "qwen3_tts", "talker_config": _TALKER}, shapes=_talker(),
+        beside=("talker.code_predictor.x.weight", "speaker_encoder.x.weight"), computed=("token_embd.weight",), defaults=_TALKER_DEFAULTS,
+        unheld=frozenset({"model_type", "talker_config", "code_names", "vocab_size", "text_vocab_size", "text_hidden_size",
+                          *(key for key in _TALKER if "codec" in key), "spk_id", "num_code_groups"}),
+        vocabulary={"tokenizer.ggml.tokens": ["x"] * (vocabularies.QWEN_SIZE + _CODES)},
+    ),
     Case(
         "wavtokenizer", "WavTokenizerDec", "none", _WAVTOKENIZER, shapes=_wavtokenizer(), runs=False,
     ),
@@ -56,6 +95,7 @@ CASES = table(
     ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
+    "qwen3tts": {"codes": 3000, "hidden_act": "relu", "attention_bias": True, "rope.rope_type": "dynamic"},
     "wavtokenizer-dec": {"posnet.n_layer": 5, "convnext.n_embd": 64},
     "lfm2-vocoder": {"conv_bias": True, "rope.rope_type": "dynamic", "block_auto_adjust_ff_dim": True},
 }

@@ -145,10 +145,12 @@ def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = N
         return data if stated else json.dumps({**config, "vocab_size": default}).encode()
 
     try:
-        from weighbridge.models.tokenizer import from_hf  # late: readers of ten kinds of files
+        from weighbridge.models.tokenizer import from_hf, with_codes  # late: readers of ten kinds of files
 
         rules = (reader or model.family).document.tokenizer
-        return from_hf(read, pre=options.pre, names=model.place.names(), rules=rules)
+        vocab = from_hf(read, pre=options.pre, names=model.place.names(), rules=rules)
+        named = rules.codes if rules is not None else ""
+        return with_codes(vocab, model.sizes.facts[named]) if named else vocab
     except UnsupportedError as error:
         raise _skippable(error) from None
 

@@ -21,7 +21,7 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import dense_modules, metadata, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufFileOptions, GgufOptions
 from weighbridge.conversion.plan import probe
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed, one_way_losses
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
@@ -61,6 +61,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
 
         written = mmproj.add_file(model, draft, towers or options)
     list_unnamed(model, draft, written, _mmproj_hint)
+    draft.losses += one_way_losses(model.resolved)
     unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
     unused = [i for i in unmapped if family.rows[i[0]].zeros]
     for part, roles in (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused)):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.dtypes import F16, DType
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import DISTRIBUTED
@@ -17,6 +18,7 @@ from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.contents import PlannedFile, Preparation
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.models.model import OpenModel
+from weighbridge.models.resolved import ResolvedModel
 from weighbridge.tensors.nodes import CastReport, LogicalTensor, Node, cast, is_stored_as
 
 _NUMBER: Final = re.compile(r"\.\d+\.")
@@ -97,6 +99,28 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
         unmapped = [i for i in unmapped if not probe.is_zero(model.roles[i])]
     names = family.holding(model.dialect, model.sizes, model.tensors, unmapped)
     return [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
+
+
+def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
+    """Returns one loss per tensor that a GGUF has computed from several of a folder's."""
+    family, losses = resolved.family, []
+    parts = {role: name for name in family.one_way for role in family.rows[name].read_with}
+    for name, role in family.rows_of(resolved.dialect, resolved.sizes, resolved.tensors).items() if parts else ():
+        if role.name in parts and name in resolved.tensors:
+            made = parts[role.name]
+            text = f"a GGUF has {family.rows[made].names['gguf']} instead, {family.one_way[made]}"
+            losses.append(Loss(f"{text}: no folder can be made of it again", name))
+    return losses
+
+
+def check_two_way(model: OpenModel) -> None:
+    """Raises UnsupportedError for a GGUF with tensors of which no folder can be made."""
+    for role, why in model.family.one_way.items():
+        if (role, ()) in model.resolved.known_roles:
+            raise UnsupportedError(
+                f"{model.place.path}: no folder can be made of it, since {model.family.rows[role].names['gguf']} is {why}",
+                hint="convert from the model's own folder; wb convert SRC DST.safetensors keeps llama.cpp's names",
+            )
 
 
 def left_out(model: OpenModel, used: Collection[str] = ()) -> list[Loss]:

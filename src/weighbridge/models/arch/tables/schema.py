@@ -157,6 +157,13 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     group: Annotated[str | None, _doc("group whose tensors are all present or all absent")] = None
     tied: Annotated[str | None, _doc("role that replaces it if it is absent")] = None
     derived: Annotated[str | None, _doc("function that computes it from the config; it is not a weight")] = None
+    computed: Annotated[
+        str,
+        _doc(
+            "function that computes it from roles that only a folder has, `NAME(role, ...)`; no folder can be made of it "
+            "again"
+        ),
+    ] = ""
     shapes: Annotated[dict[str, str], _doc("shape in a dialect that has another one; `''`: a scalar")] = {}
     stacked: Annotated[Words, _doc("indices that no dialect's name has")] = []
     unstacked: Annotated[Words, _doc("dialects whose tensor has no separate axis for the indices")] = []
@@ -378,6 +385,9 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokenizer]`: treatment of tokenizers by the reference converter that is specific to the family's classes."""
 
     absent: Annotated[bool, _doc("the classes have no tokenizer: a vocoder's tokens are codes")] = False
+    codes: Annotated[
+        str, _doc("key of the effective config with names of codes: tokens behind those of the tokenizer, no template")
+    ] = ""
     rank_file: Annotated[str, _doc("file of tiktoken ranks whose name other models use for another format")] = ""
     add_prefix_space: Annotated[
         Literal["", "first", "tokens", "last"],
