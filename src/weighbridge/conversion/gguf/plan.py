@@ -18,7 +18,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import dense_modules, metadata, reranker
+from weighbridge.conversion.gguf import decision, dense_modules, metadata, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufFileOptions, GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed, one_way_losses
@@ -29,6 +29,7 @@ from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.arch.tables.spec import INTEGERS
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
+from weighbridge.models.decision import decision_of
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, storage_name, transcode
@@ -47,6 +48,8 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return _from_ggml(model, options)
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
+    if (decides := decision_of(model)) is not None:
+        model = decision.of_class(model, decides)
     family, target = model.family, None
     if options.target_model is not None or family.document.draft is not None:
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
@@ -69,6 +72,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
             draft.losses.append(Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name))
     order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
     named = model.resolved.save("gguf", source_order=order)
+    named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
     named = {**{module.name: module.weight for module in dense}, **named}
     rank = reranker.rerank_entry(model, options.rerank)
@@ -85,6 +89,10 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
+    if decides is not None:
+        draft.metadata = decision.with_keys(draft.metadata, decides, family.gguf)
+        draft.requested |= {"tie_word_embeddings"} if decides.row.readout else set()
+        draft.notes.append(f"a decision model, {decides.name}: with its prompt for llama.cpp's server")
     if dense:
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += renamed

@@ -63,6 +63,7 @@ from weighbridge.tensors.nodes.elementwise import (
     Scaled,
     Shift,
 )
+from weighbridge.tensors.nodes.linear import linear
 from weighbridge.tensors.nodes.logical import (
     T,
     as_node,
@@ -92,7 +93,6 @@ from weighbridge.tensors.nodes.moves import (
     zeros,
 )
 from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
-from weighbridge.tensors.nodes.linear import linear
 from weighbridge.tensors.nodes.quantized import (
     DecodePacked,
     LogicalTensor,
