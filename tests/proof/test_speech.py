@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
-from tests.oracles import gguf_file, models, reference_converter
+from safetensors.numpy import load_file, save_file
+from tests.oracles import gguf_file, models, reference_converter, vocabularies
 from tests.oracles.families.speech import CASES
 from tests.oracles.llama_loads import Judge
 
@@ -88,6 +88,44 @@ def test_no_folder_is_made_of_a_talker(tmp_path: Path) -> None:
     ):
         wb.convert(tmp_path / "a.gguf", tmp_path / "back", to="hf")
     assert not (tmp_path / "back").exists()
+
+
+def _pocket(name: str, root: Path) -> Path:
+    """A folder as it is published: without a config.json."""
+    folder = models.build(CASES[name], root / name)
+    (folder / "config.json").unlink()
+    (folder / "tokenizer.model").write_bytes(vocabularies.unigram_model("xlmr"))
+    return folder
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["pocket-tts", "pocket-tts-mute"])
+def test_a_folder_without_a_config_is_written_as_the_reference_writes_it(
+    name: str, tmp_path: Path, judge: Judge
+) -> None:
+    folder = _pocket(name, tmp_path)
+    with wb.plan_convert(folder, tmp_path / "ours.gguf", dtype="f32") as plan:
+        assert not [loss for loss in plan.losses if loss.effect == "results"]
+        plan.run()
+    reference_converter.convert(folder, tmp_path / "theirs.gguf", "f32")
+    ours, theirs = (gguf_file.read(tmp_path / f"{whose}.gguf") for whose in ("ours", "theirs"))
+    ours_made, theirs_made = ours.tensors.pop(EMBEDDING), theirs.tensors.pop(EMBEDDING)
+    assert gguf_file.differences(ours, theirs) == []
+    assert np.array_equal(ours_made.data[:-1], theirs_made.data[:-1])
+    assert np.allclose(ours_made.data[-1], theirs_made.data[-1], rtol=1e-5, atol=1e-5)
+    assert judge.refusal(tmp_path / "ours.gguf") is None
+    with pytest.raises(UnsupportedError, match="no folder can be made of it"):
+        wb.convert(tmp_path / "ours.gguf", tmp_path / "back", to="hf")
+
+
+@pytest.mark.parametrize("lost", ["flow_lm.conditioner.embed.weight", "flow_lm.transformer.layers.0.linear1.weight"])
+def test_a_folder_without_a_config_lacks_no_tensor_that_tells_its_sizes(lost: str, tmp_path: Path) -> None:
+    folder = _pocket("pocket-tts", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[lost]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(FormatError, match="a Pocket TTS needs this tensor"):
+        wb.convert(folder, tmp_path / "a.gguf")
 
 
 @pytest.mark.parametrize(("key", "value"), [("codec_eos_token_id", 20), ("vocab_size", -1), ("text_vocab_size", "x")])

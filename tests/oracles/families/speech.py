@@ -71,7 +71,47 @@ def _talker() -> Shapes:
     }  # fmt: skip
 
 
+_PIECES, _LATENT = vocabularies.UNIGRAM_PIECES + 1, 32  # the last row pads
+_POCKET: dict[str, Any] = {
+    "model_type": "pockettts", "vocab_size": _PIECES + 2, "text_rows": _PIECES, "hidden_size": 128,
+    "max_position_embeddings": 4096, "rope_theta": 10000.0, "layer_norm_eps": 1e-5, "latent_size": _LATENT,
+    "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 2,
+}  # fmt: skip
+
+
+_POCKET_DEFAULTS: dict[str, Any] = {"layer_norm_eps": 1e-5, "rope_theta": 10000.0}
+
+
+def _pocket(*, voice: bool = True) -> Shapes:
+    """Pocket TTS under its publisher's names: the backbone, and the layer of the encoder that tells its sizes."""
+    front = "flow_lm.transformer.layers."
+    one: Shapes = {
+        "norm1.weight": (128,), "norm1.bias": (128,), "norm2.weight": (128,), "norm2.bias": (128,),
+        "self_attn.in_proj.weight": (384, 128), "self_attn.out_proj.weight": (128, 128), "linear1.weight": (96, 128),
+        "linear2.weight": (128, 96),
+    }  # fmt: skip
+    encoder = "mimi.encoder_transformer.transformer.layers.0."
+    return {
+        **{f"{front}{i}.{name}": shape for i in (0, 1) for name, shape in one.items()},
+        **{f"{encoder}{name}": one[name] for name in ("norm1.weight", "linear1.weight")},
+        "flow_lm.conditioner.embed.weight": (_PIECES, 128), "flow_lm.input_linear.weight": (128, _LATENT),
+        "flow_lm.bos_emb": (_LATENT,), "flow_lm.out_norm.weight": (128,), "flow_lm.out_norm.bias": (128,),
+        **({"flow_lm.bos_before_voice": (1, 1, 128)} if voice else {}),
+    }  # fmt: skip
+
+
 CASES = table(
+    Case(
+        "pocket-tts", "PocketTTSModel", "none", _POCKET, shapes=_pocket(), runs=False, computed=("token_embd.weight",),
+        apart=("mimi.",), defaults=_POCKET_DEFAULTS, alone=("flow_lm.bos_before_voice",), unheld=frozenset({"latent_size", "text_rows"}),
+        beside=("flow_lm.flow_net.x.weight", "flow_lm.out_eos.weight", "flow_lm.emb_mean", "flow_lm.emb_std",
+                "flow_lm.speaker_proj_weight"),
+    ),
+    Case(
+        "pocket-tts-mute", "PocketTTSModel", "none", _POCKET | {"vocab_size": _PIECES + 1}, shapes=_pocket(voice=False),
+        runs=False, computed=("token_embd.weight",), apart=("mimi.",), defaults=_POCKET_DEFAULTS,
+        unheld=frozenset({"latent_size", "text_rows"}),
+    ),
     Case(
         "qwen3-tts", "Qwen3TTSForConditionalGeneration", "qwen",
         {"model_type": "qwen3_tts", "talker_config": _TALKER}, shapes=_talker(),

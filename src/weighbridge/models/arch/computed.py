@@ -57,6 +57,15 @@ def _embedding_through_network(tensors: Sequence[LogicalTensor], facts: Mapping[
     return concat([linear(hidden, second, second_bias), _plain(codes)], 0)
 
 
+def _embedding_with_inputs(tensors: Sequence[LogicalTensor], facts: Mapping[str, Any]) -> Node:
+    """The rows of an embedding, the input before a voice if there is one, and the first latent as the model's input."""
+    from weighbridge.tensors.nodes import concat, linear, reshape
+
+    texts, inputs, latent, *voice = tensors
+    first = linear(reshape(latent, (1, *latent.spec.shape)), inputs)
+    return concat([_plain(texts), *(reshape(_plain(row), (1, texts.spec.shape[1])) for row in voice), first], 0)
+
+
 #: Those that the reference converter computes (conversion/qwen3tts.py `_ACT2FN`, llama.cpp b11549).
 _ACTIVATIONS: Final = ("silu", "gelu", "relu")
 
@@ -72,6 +81,9 @@ FUNCTIONS: Final[Mapping[str, ComputedRow]] = MappingProxyType(
     {
         "embedding_through_network": ComputedRow(
             "computed from the embeddings of texts and codes by a network", _embedding_through_network
+        ),
+        "embedding_with_inputs": ComputedRow(
+            "joined of an embedding and of what a matrix makes of a latent", _embedding_with_inputs
         ),
     }
 )

@@ -104,12 +104,16 @@ class Vocab:
 
 
 def with_codes(vocab: Vocab, names: Sequence[str]) -> Vocab:
-    """The tokens followed by those of codes, as the reference converter writes a model's that speaks: without a chat
-    template (conversion/qwen3tts.py `set_vocab`, llama.cpp b11549)."""
+    """The tokens followed by those of codes or of other inputs, as the reference converter writes a model's that
+    speaks: without a chat template, and of Unigram's without special tokens (conversion/qwen3tts.py, pockettts.py
+    `set_vocab`, llama.cpp b11549)."""
+    unigram = vocab.kind == VocabKind.UNIGRAM
     types = [*(vocab.types or [TokenType.NORMAL] * len(vocab)), *[TokenType.CONTROL] * len(names)]
-    scores = [*vocab.scores, *[0.0] * len(names)] if vocab.scores else ()
+    scores = [*vocab.scores, *[NO_SCORE if unigram else 0.0] * len(names)] if vocab.scores else ()
     lost = ("the chat template: a model that speaks has none in a GGUF",) if vocab.templates else ()
     losses = (*vocab.losses, *lost)
+    if unigram:
+        vocab = replace(vocab, special={}, add={"bos": False, "eos": False}, pre="default")
     return replace(vocab, tokens=[*vocab.tokens, *names], types=types, scores=scores, templates=(), losses=losses)
 
 
