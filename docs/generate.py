@@ -444,7 +444,11 @@ def reference_classes() -> Iterator[str]:
         name: state_of_class(*known[name]) if name in known else ("absent", left.get(name, ""))
         for name in listed["text"]
     }
-    states |= {name: ("converts", f"that of its base model, as `{row.type}`") for name, row in decision_rows().items()}
+    states |= {
+        name: ("converts", f"that of its base model, as `{row.type}`")
+        for name, row in decision_rows().items()
+        if not row.in_table
+    }
     kinds = [state for state, _ in states.values()]
     yield "# Classes of Hugging Face models\n"
     yield NOTE

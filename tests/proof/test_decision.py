@@ -25,6 +25,7 @@ torch = pytest.importorskip("torch")
 BASES = {
     "OpenJevModel": "qwen35-seeing", "PplxDeciderModel": "qwen35-seeing", "D1Model": "lfm2-vl", "LevModel": "qwen35-seeing",
     "KevModel": "qwen35", "NimbleModel": "qwen35",
+    "ModernBertDecisionModel": "modernbert-decision",
 }  # fmt: skip
 _RANK, _HEAD, _LABELS = 4, 6, [7, 300, 5]
 _PRE = {"lfm2-vl": vocabularies.PRE["bpe"]}
@@ -111,9 +112,17 @@ def _nimble(base: Path) -> tuple[Path, Path]:
     return base, folder
 
 
+def _laya(base: Path) -> tuple[Path, None]:
+    """The config and the tokenizer in folders of their own."""
+    (base / "config.json").unlink()
+    (base / "tokenizer").mkdir()
+    vocabularies.WRITERS["modernbert"](base / "tokenizer")
+    return base, None
+
+
 _MAKERS: dict[str, Any] = {
     "OpenJevModel": _openjev, "PplxDeciderModel": _pplx, "D1Model": _d1, "LevModel": _lev, "KevModel": _kev,
-    "NimbleModel": _nimble,
+    "NimbleModel": _nimble, "ModernBertDecisionModel": _laya,
 }  # fmt: skip
 
 

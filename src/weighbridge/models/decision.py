@@ -22,6 +22,7 @@ from weighbridge.models.model import OpenModel
 
 #: Kinds of questions.
 QUESTIONS: Final = ("choice", "score", "noul")
+_TOKEN: Final = re.compile(r"@<(\w+)>")
 _AS_TEXT: Final = re.compile(r"@\{([\w.]+)\}")
 
 
@@ -43,9 +44,17 @@ class Readout(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: str
 
 
+class Variant(Struct, frozen=True, forbid_unknown_fields=True):
+    """Another template, if a value of a file is the mark's."""
+
+    mark: Mark
+    template: str
+
+
 class DecisionRow(Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """A row of the table. `class_`: the class of its base model, if its config doesn't name it. `temperatures_from`: a
-    file and the key of an object, `choice:A:small`. `pointer`: a file with the matrices of queries and keys."""
+    file and the key of an object, `choice:A:small`. `pointer`: a file with the matrices of queries and keys. `one_of`:
+    its folder has one of these files. `in_table`: its family's table has its keys, and the blocks of its head."""
 
     type: str
     template: str
@@ -57,6 +66,10 @@ class DecisionRow(Struct, frozen=True, forbid_unknown_fields=True, rename={"clas
     temperatures_from: str = ""
     readout: Readout | None = None
     pointer: str = ""
+    one_of: list[str] = []
+    tokenizer: str = ""
+    variant: Variant | None = None
+    in_table: bool = False
 
 
 class Decision(Struct, frozen=True):
@@ -69,7 +82,19 @@ class Decision(Struct, frozen=True):
     @property
     def template(self) -> str:
         """The prompt, as a template of llama.cpp's server."""
-        return _AS_TEXT.sub(r"{{ \1 if \1 is string else \1 | tojson }}", self.row.template)
+        variant = self.row.variant
+        text = variant.template if variant and _agrees(self.place, variant.mark) else self.row.template
+        text = _AS_TEXT.sub(r"{{ \1 if \1 is string else \1 | tojson }}", text)
+        return _TOKEN.sub(lambda match: self._token(match[1]), text)
+
+    def _token(self, name: str) -> str:
+        """The text of a special token."""
+        file = f"{self.row.tokenizer}/tokenizer_config.json"
+        token = _value(self.place, file, name)
+        token = token.get("content") if isinstance(token, Mapping) else token
+        if not isinstance(token, str):
+            raise FormatError("names no token, which the prompt needs", path=str(self.place.folder / file), field=name)
+        return token
 
     def path(self, name: str) -> Path:
         """Returns the path of a file of the folder. Raises FormatError if there is none."""
@@ -119,10 +144,14 @@ def decision_of(model: OpenModel) -> Decision | None:
 def _has_marks(place: Place, row: DecisionRow) -> bool:
     if not all((place.folder / name).is_file() for name in row.files):
         return False
-    values = ((mark, _value(place, mark.file, mark.key)) for mark in row.marks)
-    return all(
-        value is not None and mark.equals in ("", value) and str(value).endswith(mark.ends) for mark, value in values
-    )
+    if row.one_of and not any((place.folder / name).is_file() for name in row.one_of):
+        return False
+    return all(_agrees(place, mark) for mark in row.marks)
+
+
+def _agrees(place: Place, mark: Mark) -> bool:
+    value = _value(place, mark.file, mark.key)
+    return value is not None and mark.equals in ("", value) and str(value).endswith(mark.ends)
 
 
 def _value(place: Place, file: str, key: str) -> Any:

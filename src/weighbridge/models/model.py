@@ -57,8 +57,6 @@ class StepOptions:
     )
 
 
-#: A tensor of Pocket TTS, whose folders have no config.json.
-POCKET: Final = "flow_lm.bos_emb"
 #: The ends of the names of headers whose data is in other files: ONNX, OpenVINO, TensorFlow, Core ML.
 _WITH_DATA: Final = (".onnx", ".xml", ".index", ".mlmodel")
 
@@ -231,10 +229,10 @@ class OpenModel(Closing):
         from weighbridge.models.arch.registry import with_mtp_layers
 
         stated = self.json("config.json")
-        if stated is None and POCKET in self.index.by_name:
-            from weighbridge.models.config_of_shapes import config_of_shapes  # late: few folders have no config
+        if stated is None:
+            from weighbridge.models.without_config import derived_config  # late: few folders have no config
 
-            return config_of_shapes({entry.name: entry.shape for entry in self.index}) or {}
+            stated = derived_config({entry.name: entry.shape for entry in self.index}, self.json)
         return with_mtp_layers(stated or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def to_hf_config(self, torch_dtype: str | None = None, class_: str | None = None) -> HfConfig:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.config.keys import LAST
@@ -24,11 +25,16 @@ _PARTS: Final = ("q", "k")
 
 
 def of_class(model: OpenModel, decision: Decision) -> OpenModel:
-    """The model with the class of its base model in its config, if that doesn't name it."""
-    if not decision.row.class_:
+    """The model with the class of its base model in its config, if that doesn't name it, and with the files of its
+    tokenizer, if they are in a folder of their own."""
+    row, start = decision.row, f"{decision.row.tokenizer}/"
+    if not (row.class_ or row.tokenizer):
         return model
-    config = {**model.config, "architectures": [decision.row.class_]}
-    return replace(model, texts={**model.texts, "config.json": json.dumps(config).encode()})
+    config = {**model.config, **({"architectures": [row.class_]} if row.class_ else {})}
+    names = [name for name in decision.place.names() if row.tokenizer and name.startswith(start)]
+    files = {name.removeprefix(start): decision.place.read(name, TOKENIZER_JSON) for name in names}
+    texts = {name: content for name, content in files.items() if content is not None}
+    return replace(model, texts={**model.texts, **texts, "config.json": json.dumps(config).encode()})
 
 
 def tensors_of(decision: Decision, model: OpenModel) -> dict[str, LogicalTensor]:
@@ -86,6 +92,8 @@ def with_keys(metadata: Mapping[str, Any], decision: Decision, architecture: str
         head = _head_of(decision)
         keys[f"{architecture}.embedding_length_out"] = KV("u32", len(_PARTS) * integer(head["head_dim"], "head_dim", 1))
         temperatures |= dict.fromkeys(QUESTIONS, head.get("temperature"))
+    if decision.row.in_table:
+        keys, temperatures = {}, {}
     keys |= {f"{start}temperature.{name}": KV("f32", value) for name, value in temperatures.items()}
     out: dict[str, Any] = {}
     for key, value in metadata.items():

@@ -25,6 +25,7 @@ from weighbridge.models.arch.tables.values import integer, number
 from weighbridge.models.config.keys import (
     LAST,
     differs,
+    entries,
     from_value,
     implied,
     is_list,
@@ -72,6 +73,7 @@ def config_to_gguf(
     facts["untrained"] = untrained
     out: dict[str, KV] = {}
     for row in rules(family).keys:
+        out |= {f"{row.key(family.gguf)}.{name}": kv for name, kv in entries(row, facts)}
         if (kv := to_kv(row, facts)) is not None:
             out[row.key(family.gguf)] = Leading(*kv) if row.first else kv
     return out
@@ -268,6 +270,10 @@ def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family
     covered = set()
     for row in rules(family).keys:
         key = row.key(family.gguf)
+        if row.each:
+            stated = {name: value for name, value in metadata.items() if name.startswith(f"{key}.")}
+            covered |= stated.keys()
+            store(config, row.config[0], {name.removeprefix(f"{key}."): shortest(v) for name, v in stated.items()})
         if key not in metadata or row.type.startswith("arr") == is_list(metadata[key]):
             covered.add(key)
         if (row.null or row.default is not None) and key not in metadata:

@@ -233,6 +233,7 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
     gaps: Annotated[bool, _doc("a GGUF may have 0 for layers without it, though the family writes one number")] = False
     sets: Annotated[ByKey, _doc("further settings of a config implied by a GGUF with this list")] = {}
     token: Annotated[str | None, _doc("text of the token whose id it is")] = None
+    each: Annotated[bool, _doc("one key for each entry of an object, `NAME.ENTRY`")] = False
     first: Annotated[bool, _doc("written before the general keys, or before the tokenizer's")] = False
     leading: Annotated[bool, _doc("a key of the tokenizer, written before the general keys")] = False
     last: Annotated[bool, _doc("written after all keys of the tokenizer")] = False
