@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 BASES = {
     "OpenJevModel": "qwen35-seeing", "PplxDeciderModel": "qwen35-seeing", "D1Model": "lfm2-vl", "LevModel": "qwen35-seeing",
     "KevModel": "qwen35", "NimbleModel": "qwen35",
-    "ModernBertDecisionModel": "modernbert-decision",
+    "ModernBertDecisionModel": "modernbert-decision", "D1OmniModel": "d1-omni",
 }  # fmt: skip
 _RANK, _HEAD, _LABELS = 4, 6, [7, 300, 5]
 _PRE = {"lfm2-vl": vocabularies.PRE["bpe"]}
@@ -41,7 +41,7 @@ def judge() -> Iterator[Judge]:
 def made(name: str, root: Path) -> tuple[Path, Path | None]:
     """The folder of a decision model; of an adapter that of its base model, and the adapter's."""
     base = models.build(CASES[BASES[name]], root / f"{name}-base")
-    if BASES[name] == "lfm2-vl":
+    if BASES[name] in ("lfm2-vl", "d1-omni"):
         vocabularies.WRITERS["bpe"](base)
     return _MAKERS[name](base)
 
@@ -122,7 +122,7 @@ def _laya(base: Path) -> tuple[Path, None]:
 
 _MAKERS: dict[str, Any] = {
     "OpenJevModel": _openjev, "PplxDeciderModel": _pplx, "D1Model": _d1, "LevModel": _lev, "KevModel": _kev,
-    "NimbleModel": _nimble, "ModernBertDecisionModel": _laya,
+    "NimbleModel": _nimble, "ModernBertDecisionModel": _laya, "D1OmniModel": lambda base: (base, None),
 }  # fmt: skip
 
 

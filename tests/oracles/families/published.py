@@ -72,6 +72,22 @@ def lfm(front: str, head: str = "") -> Shapes:
     return out | conv
 
 
+def _omni() -> Shapes:
+    """An LFM2 and a head of two blocks, next to a tensor of each tower."""
+    trunk = {n: s for n, s in lfm("encoder.").items() if "lm_head" not in n}
+    out = trunk | {"vision.x.weight": (8,), "audio.x.weight": (8,), "head.type_emb.weight": (3, 64)}
+    out |= {"head.scorer.0.weight": (64,), "head.scorer.0.bias": (64,), "head.scorer.1.weight": (64, 64)}
+    out |= {"head.scorer.1.bias": (64,), "head.scorer.3.weight": (1, 64), "head.scorer.3.bias": (1,)}
+    for i in range(2):
+        at = f"head.head.layers.{i}."
+        out |= {f"{at}norm{n}.{end}": (64,) for n in (1, 2) for end in ("weight", "bias")}
+        out |= {f"{at}self_attn.in_proj_weight": (192, 64), f"{at}self_attn.in_proj_bias": (192,)}
+        out |= {f"{at}self_attn.out_proj.weight": (64, 64), f"{at}self_attn.out_proj.bias": (64,)}
+        out |= {f"{at}linear1.weight": (256, 64), f"{at}linear1.bias": (256,)}
+        out |= {f"{at}linear2.weight": (64, 256), f"{at}linear2.bias": (64,)}
+    return out
+
+
 LFM: dict[str, Any] = {
     "model_type": "lfm2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "norm_eps": 3e-3, "vocab_size": vocabularies.BPE_SIZE,
@@ -265,6 +281,16 @@ CASES: dict[str, Case] = {
             ("conformer.", "audio_adapter.", "audio_embedding.", "depthformer.", "depth_linear.", "depth_embeddings."),
             part_type="lfm2", unheld=LFM_UNHELD,
         ),
+        Case(
+            "d1-omni", "D1OmniModel", "none",
+            {
+                "model_type": "d1_omni", "text_config": LFM | {"intermediate_size": 144}, "head_layers": 2,
+                "temperatures": {"choice:3-5": 1.5, "choice:11+": 0.5, "noul": 2.0}, "max_length": 16384,
+                "image_text_length": 896, "audio_text_length": 15360,
+            },
+            shapes=_omni(), apart=("vision.", "audio."), runs=False, unheld=LFM_UNHELD | {"max_length", "temperatures"},
+            defaults={"model_type": "d1_omni"}, taken="d1_omni",
+        ),
         Case("lfm2-bare", "Lfm2Model", "none", LFM, shapes=lfm(""), head="Lfm2Model", runs=False, unheld=LFM_UNHELD),
         Case(
             "lfm2-encoder", "Lfm2BidirectionalModel", "none", LFM, shapes=lfm(""), head="Lfm2BidirectionalModel",
@@ -299,6 +325,13 @@ UNSAID: dict[str, dict[str, Any]] = {
     "dream": {"hidden_act": "relu", "rope.rope_type": "dynamic", "use_sliding_window": True},
     "granitemoeshared": {"hidden_act": "relu", "rope.rope_type": "dynamic", "attention_bias": True},
     "jais2": {"hidden_act": "relu", "rope.rope_type": "dynamic", "attention_bias": False, "mlp_bias": False},
+    "lfm2-decision": {
+        "conv_bias": True,
+        "rope.rope_type": "dynamic",
+        "max_length": 8192,
+        "image_text_length": 1,
+        "audio_text_length": 1,
+    },
     "lfm2-encoder": {"conv_bias": True, "rope.rope_type": "dynamic", "block_auto_adjust_ff_dim": True},
     "paddleocr": {"hidden_act": "relu", "rope.rope_type": "dynamic", "use_bias": True},
 }

@@ -25,7 +25,7 @@ Rule = Callable[[Config], dict[str, Any]]
 
 #: The modules with the rule of one family.
 OF_FAMILIES: Final = (
-    "bailingmoe3", "deci", "deepseek4", "dflash", "eagle3", "falcon", "gemma3n", "gemma4", "glm5next", "glmmoedsa",
+    "bailingmoe3", "d1omni", "deci", "deepseek4", "dflash", "eagle3", "falcon", "gemma3n", "gemma4", "glm5next", "glmmoedsa",
     "granite_swa", "hrm", "k2horizon", "laguna", "lfm2", "minimax01", "minimax_m3", "muse_glimmer", "openelm", "plamo2",
     "plamo3", "qwen3tts", "qwen4exp",
     "projectors.conformer", "projectors.deepseekocr", "projectors.gemma3", "projectors.gemma4",
