@@ -33,8 +33,9 @@ class Job:
 
     `outtype`: None for the vocabulary alone (`--vocab-only`). `pre`: its pre-tokenizer's name, for a vocabulary that
     the reference can't know. `hparams`: what it reads from a config beside what transformers 5 keeps of it. `flags`:
-    further options. `base`: the folder of a base model that it would download. `method`: "module:Class" of the reference, whose `set_vocab` alone is run, for a vocabulary whose
-    model doesn't matter; ranks.json in the folder replaces a tokenizer whose program lies in the model's repository.
+    further options. `base`: the folder of a base model that it would download. `method`: "module:Class" of the
+    reference, whose `set_vocab` alone is run, for a vocabulary whose model doesn't matter; ranks.json in the folder
+    replaces a tokenizer whose program lies in the model's repository.
     """
 
     folder: str

@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.models import projector_cases
 from tests.oracles import gguf_file, models, reference_converter, vocabularies
 from tests.oracles.families import CASES
 from tests.oracles.llama_loads import Judge
 from tests.oracles.reference_converter import Job
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError
-from weighbridge.models.decision import decision_rows
 
 torch = pytest.importorskip("torch")
 
 #: Class -> the case that its base model is, and the adapter's rank.
 BASES = {
-    "OpenJevModel": "qwen35-seeing", "PplxDeciderModel": "qwen35-seeing", "D1Model": "lfm2-vl", "LevModel": "qwen35-seeing",
-    "KevModel": "qwen35", "NimbleModel": "qwen35",
+    "OpenJevModel": "qwen35-seeing", "PplxDeciderModel": "qwen35-seeing", "D1Model": "lfm2-vl",
+    "LevModel": "qwen35-seeing", "KevModel": "qwen35", "NimbleModel": "qwen35",
     "ModernBertDecisionModel": "modernbert-decision", "D1OmniModel": "d1-omni",
 }  # fmt: skip
 _RANK, _HEAD, _LABELS = 4, 6, [7, 300, 5]
@@ -78,7 +77,7 @@ def _adapter(base: Path) -> Path:
     config = {"peft_type": "LORA", "r": _RANK, "lora_alpha": 6, "bias": "none", "base_model_name_or_path": "x/base"}
     (folder / "adapter_config.json").write_text(json.dumps({**config, "target_modules": ["up_proj", "down_proj"]}))
     shapes = {name: tensor.shape for name, tensor in load_file(base / "model.safetensors").items()}
-    out = {}
+    out: dict[str, np.ndarray] = {}
     for name in (n for n in shapes if n.endswith(("layers.0.mlp.up_proj.weight", "layers.1.mlp.down_proj.weight"))):
         rows, columns = shapes[name]
         start = f"base_model.model.{name.removesuffix('.weight')}"
@@ -156,3 +155,28 @@ def test_equals_the_reference(name: str, dtype: str, tmp_path: Path, judge: Judg
     allowed = {"general.name", "general.basename", "general.finetune", "general.size_label"}
     assert gguf_file.differences(ours, theirs, allowed=allowed.__contains__) == []
     assert judge.refusal(tmp_path / "ours.gguf") is None
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("OpenJevModel", {"helper/shim.py": ""}),
+        ("ClefModel", {"joint_head_config.json": "{}"}),
+        ("PplxDeciderModel", {"decision_config.json": "{}", "readout.safetensors": ""}),
+    ],
+)
+def test_what_sees_equals_the_references(name: str, files: dict[str, str], tmp_path: Path) -> None:
+    """The towers of a decision model are its base model's; pplx-decider's have its processor's sizes besides."""
+    folder = projector_cases.write_folder(projector_cases.golden()["qwen3.5"], tmp_path / name)
+    path = folder / "preprocessor_config.json"
+    sizes = {"size": {"shortest_edge": 65536, "longest_edge": 16777216}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | sizes))
+    for file, text in files.items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(text)
+    reference_converter.run(Job(str(folder), str(tmp_path / "theirs.gguf"), "f16", flags=("--mmproj",)))
+    wb.convert(folder, tmp_path / "ours.gguf", mmproj=True, dtype="f16")
+    ours, theirs = (gguf_file.read(tmp_path / f"{whose}.gguf") for whose in ("ours", "theirs"))
+    assert gguf_file.differences(ours, theirs) == []
+    assert ("clip.vision.image_max_pixels" in ours.fields) == (name == "PplxDeciderModel")

@@ -1,4 +1,4 @@
-"""Models that speak: their GGUFs are the reference converter's byte for byte, llama.cpp loads them, and folders come back."""
+"""Models that speak: their GGUFs are the reference converter's byte for byte, load in llama.cpp, and come back."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ def _of_parts(encoder: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, 
     for name, value in by_options.items() if isinstance(by_options, dict) else ():
         temperatures[name.replace(":", ".").replace("-", "_").rstrip("+")] = value
     decision = {
-        "type": "laya", "head_layers": blocks, "head_max_len": head.get("head_max_len", 256), "temperature": temperatures
+        "type": "laya", "head_layers": blocks, "head_max_len": head.get("head_max_len", 256),
+        "temperature": temperatures,
     }  # fmt: skip
     return {
         **encoder, "architectures": ["ModernBertDecisionModel"], "model_type": "modernbert_decision",
@@ -61,7 +62,8 @@ def _of_shapes(shapes: Mapping[str, Shape]) -> dict[str, Any]:
     inputs = ["<|pad|>", *(["<|bos_before_voice|>"] if _VOICE in shapes else []), "<|audio_bos|>"]
     tokens = rows + len(inputs) - 1  # the embedding has a row that pads
     return {
-        "architectures": ["PocketTTSModel"], "model_type": "pockettts", "vocab_size": tokens, "text_rows": rows, "input_names": inputs,
+        "architectures": ["PocketTTSModel"], "model_type": "pockettts", "vocab_size": tokens,
+        "text_rows": rows, "input_names": inputs,
         "hidden_size": width,
         "max_position_embeddings": 4096, "rope_theta": 10000.0, "layer_norm_eps": 1e-5,
         "latent_size": _shape(shapes, POCKET, 1)[0], **_sizes(shapes, "flow_lm.transformer.layers", width),

@@ -97,7 +97,7 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
 
 def erf(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The error function, to the last bits of F64."""
-    return np.frompyfunc(math.erf, 1, 1)(values).astype(np.float64)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(values), np.float64)
 
 
 #: Activations of networks, over F64 arrays: torch's functions of these names.

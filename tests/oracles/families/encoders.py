@@ -98,7 +98,8 @@ _MODERNBERT_V4: dict[str, Any] = {k: v for k, v in _MODERNBERT.items() if k != "
 def _decision_shapes() -> dict[str, tuple[int, ...]]:
     """A ModernBERT of three blocks and a head of two."""
     out: dict[str, tuple[int, ...]] = {
-        "encoder.embeddings.tok_embeddings.weight": (vocabularies.BPE_SIZE, 64), "encoder.embeddings.norm.weight": (64,),
+        "encoder.embeddings.tok_embeddings.weight": (vocabularies.BPE_SIZE, 64),
+        "encoder.embeddings.norm.weight": (64,),
         "encoder.final_norm.weight": (64,), "type_emb.weight": (3, 64),
         **{f"scorer.{n}.{end}": (64,) for n in (0,) for end in ("weight", "bias")},
         "scorer.1.weight": (64, 64), "scorer.1.bias": (64,), "scorer.3.weight": (1, 64), "scorer.3.bias": (1,),

@@ -103,7 +103,8 @@ def _pocket(*, voice: bool = True) -> Shapes:
 CASES = table(
     Case(
         "pocket-tts", "PocketTTSModel", "none", _POCKET, shapes=_pocket(), runs=False, computed=("token_embd.weight",),
-        apart=("mimi.",), defaults=_POCKET_DEFAULTS, alone=("flow_lm.bos_before_voice",), unheld=frozenset({"latent_size", "text_rows"}),
+        apart=("mimi.",), defaults=_POCKET_DEFAULTS, alone=("flow_lm.bos_before_voice",),
+        unheld=frozenset({"latent_size", "text_rows"}),
         beside=("flow_lm.flow_net.x.weight", "flow_lm.out_eos.weight", "flow_lm.emb_mean", "flow_lm.emb_std",
                 "flow_lm.speaker_proj_weight"),
     ),
@@ -115,9 +116,12 @@ CASES = table(
     Case(
         "qwen3-tts", "Qwen3TTSForConditionalGeneration", "qwen",
         {"model_type": "qwen3_tts", "talker_config": _TALKER}, shapes=_talker(),
-        beside=("talker.code_predictor.x.weight", "speaker_encoder.x.weight"), computed=("token_embd.weight",), defaults=_TALKER_DEFAULTS,
-        unheld=frozenset({"model_type", "talker_config", "code_names", "vocab_size", "text_vocab_size", "text_hidden_size",
-                          *(key for key in _TALKER if "codec" in key), "spk_id", "num_code_groups"}),
+        beside=("talker.code_predictor.x.weight", "speaker_encoder.x.weight"), computed=("token_embd.weight",),
+        defaults=_TALKER_DEFAULTS,
+        unheld=frozenset({"model_type", "talker_config", "code_names", "vocab_size", "text_vocab_size",
+                          "text_hidden_size",
+                          *(key for key in _TALKER if "codec" in key),
+                          "spk_id", "num_code_groups"}),
         vocabulary={"tokenizer.ggml.tokens": ["x"] * (vocabularies.QWEN_SIZE + _CODES)},
     ),
     Case(

@@ -12,8 +12,9 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.tables.values import integer
-from weighbridge.models.config.keys import LAST
+from weighbridge.models.config.keys import LAST, value_at
 from weighbridge.models.decision import QUESTIONS, Decision, Readout
+from weighbridge.models.llamacpp.towers import PREPROCESSOR
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.tokenizer.gguf import TEMPLATE, TEMPLATES
 from weighbridge.tensors.nodes import LogicalTensor, concat, slice_rows, zeros
@@ -24,12 +25,12 @@ _SCORES: Final = "cls.output."
 _PARTS: Final = ("q", "k")
 
 
-def of_class(model: OpenModel, decision: Decision) -> OpenModel:
+def of_class(model: OpenModel, decision: Decision | None) -> OpenModel:
     """The model with the class of its base model in its config, if that doesn't name it, and with the files of its
     tokenizer, if they are in a folder of their own."""
-    row, start = decision.row, f"{decision.row.tokenizer}/"
-    if not (row.class_ or row.tokenizer):
+    if decision is None or not (decision.row.class_ or decision.row.tokenizer):
         return model
+    row, start = decision.row, f"{decision.row.tokenizer}/"
     config = {**model.config, **({"architectures": [row.class_]} if row.class_ else {})}
     names = [name for name in decision.place.names() if row.tokenizer and name.startswith(start)]
     files = {name.removeprefix(start): decision.place.read(name, TOKENIZER_JSON) for name in names}
@@ -83,11 +84,22 @@ def _scattered(decision: Decision, readout: Readout, model: OpenModel) -> Logica
     return concat(parts)
 
 
+def with_sizes_of_images(keys: dict[str, KV], decision: Decision | None, config: Mapping[str, Any]) -> dict[str, KV]:
+    """Inserts the fewest and most pixels of an image, by its processor's config, behind the towers' other keys."""
+    if decision is None or not decision.row.sizes_of_images:
+        return keys
+    sides = {"min": "shortest_edge", "max": "longest_edge"}  # numbers of pixels, by their names in transformers
+    paths = {end: f"{PREPROCESSOR}.size.{side}" for end, side in sides.items()}
+    found = {end: integer(value_at(config, path.split(".")), path, 1) for end, path in paths.items()}
+    added = {f"clip.vision.image_{end}_pixels": KV("u32", pixels) for end, pixels in found.items()}
+    return _before_last(keys, added)
+
+
 def with_keys(metadata: Mapping[str, Any], decision: Decision, architecture: str) -> dict[str, Any]:
     """Inserts its keys behind the architecture's, and its prompt behind the tokenizer's."""
     start = f"{architecture}.decision."
     keys = {f"{start}type": KV("str", decision.row.type)}
-    temperatures = dict(decision.temperatures())
+    temperatures: dict[str, Any] = dict(decision.temperatures())
     if decision.row.pointer:
         head = _head_of(decision)
         keys[f"{architecture}.embedding_length_out"] = KV("u32", len(_PARTS) * integer(head["head_dim"], "head_dim", 1))
@@ -95,10 +107,16 @@ def with_keys(metadata: Mapping[str, Any], decision: Decision, architecture: str
     if decision.row.in_table:
         keys, temperatures = {}, {}
     keys |= {f"{start}temperature.{name}": KV("f32", value) for name, value in temperatures.items()}
-    out: dict[str, Any] = {}
-    for key, value in metadata.items():
-        out |= keys if key == LAST else {}
-        out[key] = value
+    out = _before_last(metadata, keys)
     if any(key.startswith("tokenizer.ggml.tokens") for key in metadata):
         out |= {f"{TEMPLATE}.{NAME}": KV("str", decision.template), TEMPLATES: KV("arr[str]", [NAME])}
+    return out
+
+
+def _before_last(metadata: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys with these behind the architecture's."""
+    out: dict[str, Any] = {}
+    for key, value in metadata.items():
+        out |= added if key == LAST else {}
+        out[key] = value
     return out

@@ -117,8 +117,9 @@ def check_two_way(model: OpenModel) -> None:
     """Raises UnsupportedError for a GGUF with tensors of which no folder can be made."""
     for role, why in model.family.one_way.items():
         if (role, ()) in model.resolved.known_roles:
+            name = model.family.rows[role].names["gguf"]
             raise UnsupportedError(
-                f"{model.place.path}: no folder can be made of it, since {model.family.rows[role].names['gguf']} is {why}",
+                f"{model.place.path}: no folder can be made of it, since {name} is {why}",
                 hint="convert from the model's own folder; wb convert SRC DST.safetensors keeps llama.cpp's names",
             )
 

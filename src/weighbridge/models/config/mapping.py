@@ -267,7 +267,7 @@ class _Layers(NamedTuple):
 
 def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family, layers: _Layers) -> set[str]:
     """Applies every row that restores something. Returns the keys that rows cover."""
-    covered = set()
+    covered: set[str] = set()
     for row in rules(family).keys:
         key = row.key(family.gguf)
         if row.each:

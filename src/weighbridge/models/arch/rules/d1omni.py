@@ -44,7 +44,8 @@ def restore(config: Config) -> dict[str, Any]:
     width = integer(widths[0] if isinstance(widths, list) and widths else widths, "feed_forward_length")
     keys = next((n for n in (config.get("kv_heads_by_layer") or [])[:layers] if n), config.get("num_key_value_heads"))
     return {
-        "num_hidden_layers": layers, "num_key_value_heads": keys, "layer_types": list(config.get("layer_types") or ())[:layers],
+        "num_hidden_layers": layers, "num_key_value_heads": keys,
+        "layer_types": list(config.get("layer_types") or ())[:layers],
         "head_layers": blocks, "temperatures": dict(decision.get("temperature") or {}), _HEAD: None,
         "intermediate_size": -(-3 * width // 2), "block_multiple_of": 1, "block_ffn_dim_multiplier": 1.0,
         "kv_heads_by_layer": None, "layer_norm_eps": None,

@@ -160,8 +160,8 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     computed: Annotated[
         str,
         _doc(
-            "function that computes it from roles that only a folder has, `NAME(role, ...)`; no folder can be made of it "
-            "again"
+            "function that computes it from roles that only a folder has, `NAME(role, ...)`; no folder can be made of "
+            "it again"
         ),
     ] = ""
     shapes: Annotated[dict[str, str], _doc("shape in a dialect that has another one; `''`: a scalar")] = {}
