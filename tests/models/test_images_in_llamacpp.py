@@ -94,11 +94,11 @@ _TABLE: Final = "model.vision_tower.patch_embedder.position_embedding_table"
 _ROWS: Final = "model.vision_tower.embeddings.position_embedding.weight"
 SEEN: Final[dict[str, Seen]] = {
     **dict.fromkeys(("gemma3", "gemma3-tokens", "cohere2-vision", "janus", "janus-silu", "llama4"), Seen(whole, 56)),
-    **dict.fromkeys(("pixtral", "lightonocr", "lightonocr-gelu"), Seen(with_size, 56)), "mistral3": Seen(with_size, 112),
-    "internvl": Seen(whole, 56), "smolvlm": Seen(one_tile, 56),
-    **dict.fromkeys(
-        ("qwen2-vl", "qwen2.5-vl", "exaone-4.5", "glm-4v", "glm-4v-gelu", "glm-ocr", "minimax-m3"), Seen(twice_in_time, 112)
-    ),
+    **dict.fromkeys(("pixtral", "lightonocr", "lightonocr-gelu"), Seen(with_size, 56)),
+    **dict.fromkeys(("llava-siglip", "llava-siglip-layers"), Seen(whole, 56)),
+    "mistral3": Seen(with_size, 112), "internvl": Seen(whole, 56), "smolvlm": Seen(one_tile, 56),
+    **dict.fromkeys(("qwen2-vl", "qwen2.5-vl", "exaone-4.5"), Seen(twice_in_time, 112)),
+    **dict.fromkeys(("glm-4v", "glm-4v-gelu", "glm-ocr", "minimax-m3"), Seen(twice_in_time, 112)),
     **dict.fromkeys(("qwen3-vl", "qwen3.5", "qwen4-exp"), Seen(twice_in_time, 128)),
     "glm-5.3": Seen(twice_in_time, 56),
     "paddleocr-vl": Seen(cut, 112),
@@ -131,7 +131,9 @@ def text_of(width: int, folder: Path) -> Path:
         name: np.resize(tensor, [width if n == 64 else n for n in tensor.shape])
         for name, tensor in llama.llama_tensors().items()
     }
-    tensors |= {name: np.resize(t, (width // 2, width)) for name, t in tensors.items() if "k_proj" in name or "v_proj" in name}
+    tensors |= {
+        name: np.resize(t, (width // 2, width)) for name, t in tensors.items() if "k_proj" in name or "v_proj" in name
+    }
     source = llama.make_folder(folder / "text", {**llama.CONFIG, "hidden_size": width}, tensors, words=True)
     wb.convert(source, folder / "text.gguf", dtype="f32")
     return folder / "text.gguf"
@@ -166,10 +168,37 @@ def in_order(name: str, tokens: NDArray[np.float32]) -> NDArray[np.float32]:
 def test_llama_cpp_sees_what_transformers_sees(name: str, tmp_path: Path) -> None:
     case, seen = golden()[name], SEEN[name]
     config = {**case["config"], "vision_config": {**case["config"]["vision_config"], **seen.config}}
-    folder = write_folder({**case, "config": config, "names": {**case["names"], **seen.shapes}}, tmp_path / "tiny-model")
+    folder = write_folder(
+        {**case, "config": config, "names": {**case["names"], **seen.shapes}}, tmp_path / "tiny-model"
+    )
     wb.convert(folder, tmp_path / "mmproj.gguf", mmproj=True, dtype="f32")
     image = image_of(seen.side)
     expected = by_transformers(name, folder, pixels(image, case["preprocessor"]), seen)
     found = in_order(name, embeddings(tmp_path / "mmproj.gguf", text_of(expected.shape[1], tmp_path), image)[-1])
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
+
+
+RATE: Final = 16_000  # samples a second
+
+
+@pytest.mark.parametrize("name", ["qwen2-audio", "audio-flamingo"])
+def test_llama_cpp_hears_what_transformers_hears(name: str, tmp_path: Path) -> None:
+    """Thirty seconds, which neither pads; the spectrogram is that of either."""
+    from transformers import WhisperFeatureExtractor
+
+    folder = write_folder(golden()[name], tmp_path / "tiny-model")
+    wb.convert(folder, tmp_path / "mmproj.gguf", mmproj=True, dtype="f32")
+    seconds = np.arange(30 * RATE) / RATE
+    noise = np.random.default_rng(0).normal(0, 0.1, seconds.shape)
+    sound = (np.sin(2 * np.pi * 440 * seconds * (1 + seconds / 20)) * 0.3 + noise).astype(np.float32)
+    model = class_of_transformers(CASES[name][0]).from_pretrained(folder).eval()
+    bins = golden()[name]["config"]["audio_config"]["num_mel_bins"]
+    mel = WhisperFeatureExtractor(feature_size=bins)(sound, sampling_rate=RATE, return_tensors="pt").input_features
+    inner = getattr(model, "model", model)
+    masked = {"input_features_mask": torch.ones(1, mel.shape[2], dtype=torch.long)} if name == "audio-flamingo" else {}
+    with torch.inference_mode():
+        expected = np.asarray(inner.multi_modal_projector(inner.audio_tower(mel, **masked).last_hidden_state)[0])
+    found = embeddings(tmp_path / "mmproj.gguf", text_of(expected.shape[1], tmp_path), sound)[0]
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()

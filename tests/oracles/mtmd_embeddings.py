@@ -45,6 +45,8 @@ def embeddings(mmproj: Path, text: Path, media: NDArray[Any]) -> list[NDArray[np
 def _parts(mmproj: str, text: str, media: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
     from tests.oracles import llamacpp
 
+    from weighbridge.adapters.runtimes.llamacpp_api import require
+
     lib, model = llamacpp.library(), llamacpp.Model(text)
     lib.mtmd_context_params_default.restype = Parameters
     for name in ("mtmd_init_from_file", "mtmd_bitmap_init", "mtmd_bitmap_init_from_audio", "mtmd_input_chunks_init",
@@ -58,7 +60,7 @@ def _parts(mmproj: str, text: str, media: NDArray[Any]) -> Iterator[NDArray[np.f
     parameters.use_gpu, parameters.print_timings, parameters.n_threads, parameters.warmup = False, False, 1, False
     parameters.flash_attn_type = _FLASH_ATTN_DISABLED
     context = c.c_void_p(lib.mtmd_init_from_file(os.fsencode(mmproj), model._model, parameters))
-    llamacpp.require(context, f"can't load {mmproj}")
+    require(context, f"can't load {mmproj}")
     if media.ndim == 1:
         bitmap = lib.mtmd_bitmap_init_from_audio(c.c_size_t(len(media)), media.ctypes.data_as(c.c_void_p))
     else:
