@@ -44,7 +44,7 @@ class Readout(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: str
 
 
-class Variant(Struct, frozen=True, forbid_unknown_fields=True):
+class OtherTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     """Another template, if a value of a file is the mark's."""
 
     mark: Mark
@@ -69,7 +69,7 @@ class DecisionRow(Struct, frozen=True, forbid_unknown_fields=True, rename={"clas
     pointer: str = ""
     one_of: list[str] = []
     tokenizer: str = ""
-    variant: Variant | None = None
+    variant: OtherTemplate | None = None
     in_table: bool = False
     sizes_of_images: bool = False
 
@@ -138,17 +138,11 @@ def decision_of(model: OpenModel) -> Decision | None:
     places = [(model.place, False), *((Place(folder, (), folder), True) for folder in sorted(folders))]
     for place, adapter in places:
         for name, row in decision_rows().items():
-            if row.adapter == adapter and _has_marks(place, row):
+            has_files = all((place.folder / file).is_file() for file in row.files)
+            has_one = not row.one_of or any((place.folder / file).is_file() for file in row.one_of)
+            if row.adapter == adapter and has_files and has_one and all(_agrees(place, mark) for mark in row.marks):
                 return Decision(name, row, place)
     return None
-
-
-def _has_marks(place: Place, row: DecisionRow) -> bool:
-    if not all((place.folder / name).is_file() for name in row.files):
-        return False
-    if row.one_of and not any((place.folder / name).is_file() for name in row.one_of):
-        return False
-    return all(_agrees(place, mark) for mark in row.marks)
 
 
 def _agrees(place: Place, mark: Mark) -> bool:

@@ -230,7 +230,7 @@ class OpenModel(Closing):
 
         stated = self.json("config.json")
         if stated is None:
-            from weighbridge.models.without_config import derived_config  # late: few folders have no config
+            from weighbridge.models.arch.rules.without_config import derived_config  # late: few folders have no config
 
             stated = derived_config({entry.name: entry.shape for entry in self.index}, self.json)
         return with_mtp_layers(stated or {}, self.index.by_name if self.nodes is None else self.nodes)

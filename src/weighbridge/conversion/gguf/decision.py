@@ -11,10 +11,10 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.values import KV
+from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.config.keys import LAST, value_at
 from weighbridge.models.decision import QUESTIONS, Decision, Readout
-from weighbridge.models.llamacpp.towers import PREPROCESSOR
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.tokenizer.gguf import TEMPLATE, TEMPLATES
 from weighbridge.tensors.nodes import LogicalTensor, concat, slice_rows, zeros
@@ -84,19 +84,22 @@ def _scattered(decision: Decision, readout: Readout, model: OpenModel) -> Logica
     return concat(parts)
 
 
-def with_sizes_of_images(keys: dict[str, KV], decision: Decision | None, config: Mapping[str, Any]) -> dict[str, KV]:
+def with_sizes_of_images(
+    keys: dict[str, KV], decision: Decision | None, preprocessor: Mapping[str, Any]
+) -> dict[str, KV]:
     """Inserts the fewest and most pixels of an image, by its processor's config, behind the towers' other keys."""
     if decision is None or not decision.row.sizes_of_images:
         return keys
     sides = {"min": "shortest_edge", "max": "longest_edge"}  # numbers of pixels, by their names in transformers
-    paths = {end: f"{PREPROCESSOR}.size.{side}" for end, side in sides.items()}
-    found = {end: integer(value_at(config, path.split(".")), path, 1) for end, path in paths.items()}
-    added = {f"clip.vision.image_{end}_pixels": KV("u32", pixels) for end, pixels in found.items()}
+    stated = {end: integer(value_at(preprocessor, ["size", side]), f"size.{side}", 1) for end, side in sides.items()}
+    added = {f"clip.vision.image_{end}_pixels": KV("u32", pixels) for end, pixels in stated.items()}
     return _before_last(keys, added)
 
 
-def with_keys(metadata: Mapping[str, Any], decision: Decision, architecture: str) -> dict[str, Any]:
+def add_keys(draft: PlanBuilder, decision: Decision | None, architecture: str) -> None:
     """Inserts its keys behind the architecture's, and its prompt behind the tokenizer's."""
+    if decision is None:
+        return
     start = f"{architecture}.decision."
     keys = {f"{start}type": KV("str", decision.row.type)}
     temperatures: dict[str, Any] = dict(decision.temperatures())
@@ -107,10 +110,12 @@ def with_keys(metadata: Mapping[str, Any], decision: Decision, architecture: str
     if decision.row.in_table:
         keys, temperatures = {}, {}
     keys |= {f"{start}temperature.{name}": KV("f32", value) for name, value in temperatures.items()}
-    out = _before_last(metadata, keys)
-    if any(key.startswith("tokenizer.ggml.tokens") for key in metadata):
+    out = _before_last(draft.metadata, keys)
+    if any(key.startswith("tokenizer.ggml.tokens") for key in out):
         out |= {f"{TEMPLATE}.{NAME}": KV("str", decision.template), TEMPLATES: KV("arr[str]", [NAME])}
-    return out
+    draft.metadata = out
+    draft.requested |= {"tie_word_embeddings"} if decision.row.readout else set()
+    draft.notes.append(f"a decision model, {decision.name}: with its prompt for llama.cpp's server")
 
 
 def _before_last(metadata: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _keys(
         card={**readme, "name": options.name} if options.name else readme, kind="mmproj",
     )  # fmt: skip
     architecture = config_to_gguf(towers.config, family, file_type=dtype_policy.FTYPES[requested.name])
-    architecture = decision.with_sizes_of_images(architecture, decision_of(model), towers.config)
+    architecture = decision.with_sizes_of_images(architecture, decision_of(model), towers.config[PREPROCESSOR])
     _check_preprocessor(model, towers, architecture, draft)
     return metadata.with_alignment(assemble(general, architecture, {}), options.align)
 

@@ -21,7 +21,14 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import decision, dense_modules, metadata, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufFileOptions, GgufOptions
 from weighbridge.conversion.plan import probe
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed, one_way_losses
+from weighbridge.conversion.plan.builder import (
+    PlanBuilder,
+    cast_for_gguf,
+    cast_to,
+    list_unnamed,
+    one_way_losses,
+    without_place,
+)
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
@@ -48,8 +55,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return _from_ggml(model, options)
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
-    if (decides := decision_of(model)) is not None:
-        model = decision.of_class(model, decides)
+    model = decision.of_class(model, decides := decision_of(model))
     family, target = model.family, None
     if options.target_model is not None or family.document.draft is not None:
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
@@ -65,11 +71,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         written = mmproj.add_file(model, draft, towers or options)
     list_unnamed(model, draft, written, _mmproj_hint)
     draft.losses += one_way_losses(model.resolved)
-    unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
-    unused = [i for i in unmapped if family.rows[i[0]].zeros]
-    for part, roles in (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused)):
-        for name in family.holding(model.dialect, model.sizes, model.logical, roles):
-            draft.losses.append(Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name))
+    draft.losses += without_place(model)
     order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
     named = model.resolved.save("gguf", source_order=order)
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
@@ -89,10 +91,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
-    if decides is not None:
-        draft.metadata = decision.with_keys(draft.metadata, decides, family.gguf)
-        draft.requested |= {"tie_word_embeddings"} if decides.row.readout else set()
-        draft.notes.append(f"a decision model, {decides.name}: with its prompt for llama.cpp's server")
+    decision.add_keys(draft, decides, family.gguf)
     if dense:
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += renamed

@@ -91,6 +91,19 @@ def list_unnamed(
         draft.notes.append(f"left out, since they carry nothing: {plural(len(report.dropped), 'tensor')}, {names}")
 
 
+def without_place(model: OpenModel) -> list[Loss]:
+    """Returns one loss per tensor of roles that a GGUF of the family lacks."""
+    family = model.family
+    unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
+    unused = [i for i in unmapped if family.rows[i[0]].zeros]
+    parts = (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused))
+    return [
+        Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name)
+        for part, roles in parts
+        for name in family.holding(model.dialect, model.sizes, model.logical, roles)
+    ]
+
+
 def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     """Returns one loss per tensor that `dialect` has no name for, except zeros that only llama.cpp's graph needs."""
     family = model.family

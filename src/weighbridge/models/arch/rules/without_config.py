@@ -58,24 +58,16 @@ def _of_parts(encoder: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, 
 
 def _of_shapes(shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Raises FormatError if a tensor that it needs is missing."""
-    rows, width = _shape(shapes, _TEXTS, 2)
+    start, (rows, width) = "flow_lm.transformer.layers", _shape(shapes, _TEXTS, 2)
     inputs = ["<|pad|>", *(["<|bos_before_voice|>"] if _VOICE in shapes else []), "<|audio_bos|>"]
     tokens = rows + len(inputs) - 1  # the embedding has a row that pads
     return {
         "architectures": ["PocketTTSModel"], "model_type": "pockettts", "vocab_size": tokens,
-        "text_rows": rows, "input_names": inputs,
-        "hidden_size": width,
+        "text_rows": rows, "input_names": inputs, "hidden_size": width,
         "max_position_embeddings": 4096, "rope_theta": 10000.0, "layer_norm_eps": 1e-5,
-        "latent_size": _shape(shapes, POCKET, 1)[0], **_sizes(shapes, "flow_lm.transformer.layers", width),
-    }  # fmt: skip
-
-
-def _sizes(shapes: Mapping[str, Shape], start: str, width: int) -> dict[str, int]:
-    """The sizes of one of its transformers."""
-    layers = sum(match[1] == start for name in shapes if (match := _LAYER.fullmatch(name)))
-    return {
-        "num_hidden_layers": layers, "intermediate_size": _shape(shapes, f"{start}.0.linear1.weight", 2)[0],
-        "num_attention_heads": max(1, width // _HEAD),
+        "latent_size": _shape(shapes, POCKET, 1)[0], "num_attention_heads": max(1, width // _HEAD),
+        "intermediate_size": _shape(shapes, f"{start}.0.linear1.weight", 2)[0],
+        "num_hidden_layers": sum(match[1] == start for name in shapes if (match := _LAYER.fullmatch(name))),
     }  # fmt: skip
 
 
