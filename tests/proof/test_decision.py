@@ -17,6 +17,7 @@ from tests.oracles.llama_loads import Judge
 from tests.oracles.reference_converter import Job
 
 import weighbridge as wb
+from weighbridge.base.errors import FormatError
 
 torch = pytest.importorskip("torch")
 
@@ -180,3 +181,47 @@ def test_what_sees_equals_the_references(name: str, files: dict[str, str], tmp_p
     ours, theirs = (gguf_file.read(tmp_path / f"{whose}.gguf") for whose in ("ours", "theirs"))
     assert gguf_file.differences(ours, theirs) == []
     assert ("clip.vision.image_max_pixels" in ours.fields) == (name == "PplxDeciderModel")
+
+
+def _of_another_width(folder: Path) -> None:
+    config = {"args": {"head_dim": _HEAD}}
+    torch.save({"head": {"q.weight": torch.ones(2, 3)}, "head_dim": _HEAD}, folder / "head.pt")
+    (folder / "training_config.json").write_text(json.dumps(config))
+
+
+def _one_label_more(folder: Path) -> None:
+    config = {"temperature": 1.25, "token_ids": [*_LABELS, 9]}
+    (folder / "decision_config.json").write_text(json.dumps(config))
+
+
+def _a_label_twice(folder: Path) -> None:
+    config = {"temperature": 1.25, "token_ids": [_LABELS[0], *_LABELS[1:2], _LABELS[0]]}
+    (folder / "decision_config.json").write_text(json.dumps(config))
+
+
+def _a_token_outside(folder: Path) -> None:
+    config = {"temperature": 1.25, "token_ids": [*_LABELS[:2], 2**31]}
+    (folder / "decision_config.json").write_text(json.dumps(config))
+
+
+def _a_temperature_of_text(folder: Path) -> None:
+    (folder / "decision_config.json").write_text(json.dumps({"temperature": "hot", "token_ids": _LABELS}))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("KevModel", _of_another_width, "pointer head"),
+        ("PplxDeciderModel", _one_label_more, "a row for each label"),
+        ("PplxDeciderModel", _a_label_twice, "a row for each label"),
+        ("PplxDeciderModel", _a_token_outside, "token_ids"),
+        ("PplxDeciderModel", _a_temperature_of_text, "temperature"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(name: str, change: Any, match: str, tmp_path: Path) -> None:
+    base, adapter = made(name, tmp_path)
+    change(adapter or base)
+    pre = CASES[BASES[name]].pre or vocabularies.PRE["bpe"]
+    with pytest.raises(FormatError, match=match):
+        wb.convert(base, tmp_path / "out.gguf", dtype="f32", pre=pre, lora=[adapter] if adapter else [])
+    assert not (tmp_path / "out.gguf").exists()
