@@ -813,6 +813,54 @@ CASES["ling3-vl"] = (
 )  # fmt: skip
 
 
+CASES["muse-glimmer"] = (
+    "MuseGlimmer",
+    {
+        "text_config": {**_TEXT, "num_hidden_layers": 2, "head_dim": 16},
+        "vision_config": {
+            "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "pos_emb_height": 6, "pos_emb_width": 6,
+        },
+        "out_hidden_size": 256, "projector_hidden_size": 48,
+    },
+    PREPROCESSOR,
+)  # fmt: skip
+
+
+_NEMOTRON_H: Final = {
+    **_TEXT, "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "hybrid_override_pattern": "M-*",
+    "num_hidden_layers": 3, "head_dim": 16, "ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 16,
+    "n_groups": 2, "conv_kernel": 4, "mlp_hidden_act": "relu2", "layer_norm_epsilon": 1e-5, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+#: RADIO's sizes are constants of the reference, which `record_projectors.py` changes to these.
+RADIO: Final = {"_vit_hidden_size": 64, "_vit_intermediate_size": 128, "_vit_num_layers": 7, "_vit_num_heads": 4}
+CASES["nemotron-vl"] = (
+    "",
+    {
+        "architectures": ["NemotronH_Nano_VL_V2"], "model_type": "NemotronH_Nano_VL_V2", "llm_config": _NEMOTRON_H,
+        "force_image_size": 64, "downsample_ratio": 0.5, "projector_hidden_size": 48, "patch_size": 16,
+        "vision_config": {
+            "architectures": ["RADIOModel"], "model_type": "radio", "patch_size": 16, "hidden_size": 64,
+            "intermediate_size": 128, "num_hidden_layers": 7, "num_attention_heads": 4,
+        },
+    },
+    PREPROCESSOR,
+)  # fmt: skip
+CASES["nemotron-omni"] = (
+    "",
+    {
+        **CASES["nemotron-vl"][1], "architectures": ["NemotronH_Nano_Omni_Reasoning_V3"],
+        "model_type": "NemotronH_Nano_Omni_Reasoning_V3",
+        "sound_config": {
+            "model_type": "parakeet", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_mel_bins": 128, "subsampling_factor": 8, "subsampling_conv_channels": 8,
+            "conv_kernel_size": 9,
+        },
+    },
+    {},
+)  # fmt: skip
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -1008,11 +1056,60 @@ def _phi4_vision() -> dict[str, list[int]]:
     return dict(sorted({**_siglip2(start, 4, [16, 64]), **joined, **_language_model("phi4-vision")}.items()))
 
 
+def _nemotron_vl(name: str) -> dict[str, list[int]]:
+    """The tensors of Nemotron Nano VL as published, with those that llama.cpp doesn't read."""
+    start = "vision_model.radio_model."
+    block = {
+        "norm1": [64], "norm2": [64], "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [128, 64],
+        "mlp.fc2": [64, 128],
+    }  # fmt: skip
+    names = {f"{start}model.blocks.{n}.{key}": shape for n in range(7) for key, shape in block.items()}
+    generator = f"{start}model.patch_generator."
+    plain = {
+        f"{generator}cls_token.token": [10, 64], f"{generator}embedder.weight": [64, 768],
+        f"{generator}pos_embed": [1, 49, 64], f"{generator}video_embedder.weight": [64, 1536],
+        f"{start}input_conditioner.norm_mean": [3, 1, 1], f"{start}input_conditioner.norm_std": [3, 1, 1],
+        f"{start}summary_idxs": [2], "mlp1.0.weight": [256], "mlp1.1.weight": [48, 256], "mlp1.3.weight": [64, 48],
+    }  # fmt: skip
+    return dict(sorted({**_both(names), **plain, **_language_model(name)}.items()))
+
+
+def _parakeet() -> dict[str, list[int]]:
+    """The tensors of Parakeet in Nemotron Nano Omni."""
+    start = "sound_encoder.encoder."
+    tensors: dict[str, list[int]] = {}
+    for n in (0, 2, 3, 5, 6):
+        shape = [8, 8, 1, 1] if n in (3, 6) else [8, 1, 3, 3]
+        tensors |= _both({f"{start}subsampling.layers.{n}": shape})
+    norms = ("norm_feed_forward1", "norm_self_att", "norm_conv", "norm_feed_forward2", "norm_out", "conv.norm")
+    matrices = {
+        "feed_forward1.linear1": [96, 64], "feed_forward1.linear2": [64, 96], "feed_forward2.linear1": [96, 64],
+        "feed_forward2.linear2": [64, 96], "conv.pointwise_conv1": [128, 64, 1], "conv.depthwise_conv": [64, 1, 9],
+        "conv.pointwise_conv2": [64, 64, 1],
+        **{f"self_attn.{name}_proj": [64, 64] for name in ("q", "k", "v", "o", "relative_k")},
+    }  # fmt: skip
+    plain = {
+        **{f"{name}.weight": shape for name, shape in matrices.items()}, "self_attn.bias_u": [4, 16],
+        "self_attn.bias_v": [4, 16], "conv.norm.running_mean": [64], "conv.norm.running_var": [64],
+        "conv.norm.num_batches_tracked": [1],
+    }  # fmt: skip
+    layers = {f"{start}layers.{n}.": {**_both({norm: [64] for norm in norms}), **plain} for n in range(3)}
+    tensors |= {f"{layer}{name}": shape for layer, inside in layers.items() for name, shape in inside.items()}
+    features = f"{start}feature_extractor.featurizer."
+    return {
+        **tensors, **_both({f"{start}subsampling.linear": [64, 128]}), f"{features}fb": [1, 128, 257],
+        f"{features}window": [400], "sound_projection.norm.weight": [64], "sound_projection.linear1.weight": [80, 64],
+        "sound_projection.linear2.weight": [64, 80],
+    }  # fmt: skip
+
+
 #: The tensors of models of which transformers has no class.
 WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
+    "nemotron-vl": _nemotron_vl("nemotron-vl"),
+    "nemotron-omni": dict(sorted({**_nemotron_vl("nemotron-omni"), **_parakeet()}.items())),
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",

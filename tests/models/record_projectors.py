@@ -16,6 +16,7 @@ from tests.models.projector_cases import (
     FOLDERS,
     GOLDEN,
     OUTTYPES,
+    RADIO,
     THINKERS,
     WITHOUT_CLASS,
     digests,
@@ -97,6 +98,10 @@ def by_reference(record: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"files": []}
     towers = record["config"].get("vision_config", {}).get("architectures", record["config"]["architectures"])
     made = get_model_class(towers[0], mmproj=True)
+    if towers == ["RADIOModel"]:
+        for constant, value in RADIO.items():
+            assert isinstance(getattr(made, constant), int)
+            setattr(made, constant, value)
     for name in FOLDERS:
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
             model = made(write_folder(record, Path(folder) / name), gguf.LlamaFileType.MOSTLY_F16, Path(folder))

@@ -423,6 +423,12 @@ class Family(FamilyNames):
             t.name: t.roles for t in self.dialects["gguf"].templates if any(call.row.multiplies for call in t.layouts)
         }
 
+    @cached_property
+    def one_way(self) -> Mapping[str, str]:
+        """The roles that a GGUF has with fewer elements than a folder, and how they are made of a folder's tensors."""
+        calls = ((row.name, call) for row in self.rows.values() for call in row.layouts.values())
+        return {role: call.row.one_way for role, call in calls if call.row.one_way}
+
     def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
         """The layout change from a role's own layout to the dialect's in a layer, if any."""
         call = self.rows[role].layouts.get(dialect)
