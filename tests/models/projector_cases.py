@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -861,6 +861,17 @@ CASES["nemotron-omni"] = (
 )  # fmt: skip
 
 
+CASES["glm-5.2-vision"] = (
+    "",
+    {
+        **CASES["kimi-k2.5"][1], "architectures": ["Glm5vForConditionalGeneration"], "model_type": "glm5v",
+        "text_config": {**recorded_config("glm5"), "vocab_size": 32},
+    },
+    CASES["kimi-k2.5"][2],
+)  # fmt: skip
+CASES["glm-5.2-vision-joined"] = CASES["glm-5.2-vision"]
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -1056,6 +1067,14 @@ def _phi4_vision() -> dict[str, list[int]]:
     return dict(sorted({**_siglip2(start, 4, [16, 64]), **joined, **_language_model("phi4-vision")}.items()))
 
 
+def _joined(names: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The tensors with the other names of the two matrices behind MoonViT."""
+    numbers = {"mm_projector.proj.0.": "mm_projector.linear_1.", "mm_projector.proj.2.": "mm_projector.linear_2."}
+    return dict(
+        sorted((reduce(lambda n, pair: n.replace(*pair), numbers.items(), name), s) for name, s in names.items())
+    )
+
+
 def _nemotron_vl(name: str) -> dict[str, list[int]]:
     """The tensors of Nemotron Nano VL as published, with those that llama.cpp doesn't read."""
     start = "vision_model.radio_model."
@@ -1108,12 +1127,13 @@ WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
+    "glm-5.2-vision-joined": _joined(_by_tables("glm-5.2-vision-joined")),
     "nemotron-vl": _nemotron_vl("nemotron-vl"),
     "nemotron-omni": dict(sorted({**_nemotron_vl("nemotron-omni"), **_parakeet()}.items())),
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
-        "step3.7", "deepseek-ocr", "unlimited-ocr",
+        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision",
     )},
 }  # fmt: skip
 
