@@ -861,6 +861,24 @@ CASES["nemotron-omni"] = (
 )  # fmt: skip
 
 
+CASES["qwen3-omni"] = (
+    "",
+    {
+        "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
+        "thinker_config": {
+            "text_config": {
+                **_TEXT, **_EXPERTS, "model_type": "qwen3_omni_moe_text", "head_dim": 16, "rms_norm_eps": 1e-6,
+                "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True},
+            },
+            "audio_config": {
+                **_WHISPER, "model_type": "qwen3_omni_moe_audio_encoder", "encoder_layers": 4, "output_dim": 64,
+                "downsample_hidden_size": 32, "layer_norm_eps": 1e-6,
+            },
+            "vision_config": {**_QWEN, "model_type": "qwen3_omni_moe_vision_encoder", "depth": 3},
+        },
+    },
+    {},
+)  # fmt: skip
 CASES["glm-5.2-vision"] = (
     "",
     {
@@ -916,6 +934,12 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
 
 #: Folders without a language model that converts: it is in another folder, or has no output.
 WITHOUT_TEXT: Final = ("glm-asr", "qwen2-vl-model", "ultravox")
+
+
+#: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
+READ_BY: Final[dict[str, tuple[str, str]]] = {
+    "qwen3-omni": ("Qwen3ASRForConditionalGeneration", "thinker.visual."),
+}
 
 
 #: Further files of a folder.
@@ -1129,6 +1153,9 @@ WITHOUT_CLASS: Final = {
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
     "glm-5.2-vision-joined": _joined(_by_tables("glm-5.2-vision-joined")),
     "nemotron-vl": _nemotron_vl("nemotron-vl"),
+    "qwen3-omni": {
+        **_by_tables("qwen3-omni"), "code2wav.x.weight": [8], "talker.x.weight": [8], "thinker.visual.x.weight": [8],
+    },
     "nemotron-omni": dict(sorted({**_nemotron_vl("nemotron-omni"), **_parakeet()}.items())),
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",

@@ -172,9 +172,22 @@ PUBLISHED: Final = ("internvl-chat",)
 PAIRS: Final = [
     name
     for name, case in golden().items()
-    if not name.endswith("-moe") and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", *PUBLISHED, *WITHOUT_TEXT)
+    if not name.endswith("-moe") and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
     if not registry.projector_of_hf(case["config"]).one_way  # type: ignore[union-attr]  # tests/models/test_one_way.py
 ]
+
+
+def test_qwen_3_omni_hears(tmp_path: Path) -> None:
+    """The file has what hears; the plan lists the rest, and says why nothing sees. No folder is made of a part of it."""
+    source = write_folder(golden()["qwen3-omni"], tmp_path / "g")
+    plan = wb.plan_convert(source, tmp_path / "m.gguf", mmproj=True)
+    listed = {loss.tensor for loss in plan.losses if loss.tensor}
+    assert listed == {"code2wav.x.weight", "talker.x.weight", "thinker.visual.x.weight"}
+    assert any("no two towers of different widths" in loss.message for loss in plan.losses if loss.effect == "results")
+    plan.run()
+    wb.convert(source, tmp_path / "t.gguf", tokenizer=False)
+    with pytest.raises(UnsupportedError, match="no class has a qwen3vlmoe language model and a qwen3a projector"):
+        wb.convert(tmp_path / "t.gguf", tmp_path / "b", to="hf", tokenizer=False, projector=tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -203,7 +203,7 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
                 hint="without --projector a folder with the language model is written; "
                 "wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
             )
-        graph = (model.family, *families_of_graph(model.family.gguf))
+        graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
         shared = [name for f in graph for name in family.architectures if name in f.architectures]
         if not shared:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")

@@ -219,6 +219,11 @@ class Family(FamilyNames):
                 return a
         raise UsageError(f"no class of the {self.name} family matches this GGUF")
 
+    @property
+    def restores(self) -> bool:
+        """Whether a GGUF may be of one of its classes; if not, it is opened as another family's."""
+        return len(self.architectures) == 1 or any(a.gguf is not None for a in self.architectures.values())
+
     def shows(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
         """Whether a GGUF meets the conditions of one of the family's classes."""
         view = ArchView(metadata, self.gguf, names)
