@@ -861,6 +861,11 @@ CASES["nemotron-omni"] = (
 )  # fmt: skip
 
 
+CASES["openjev"] = CASES["clef"] = CASES["qwen3.5"]
+CASES["pplx-decider"] = (
+    *CASES["qwen3.5"][:2],
+    {**PREPROCESSOR, "size": {"shortest_edge": 3136, "longest_edge": 401408}},
+)
 CASES["qwen3-omni"] = (
     "",
     {
@@ -939,11 +944,17 @@ WITHOUT_TEXT: Final = ("glm-asr", "qwen2-vl-model", "ultravox")
 #: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
 READ_BY: Final[dict[str, tuple[str, str]]] = {
     "qwen3-omni": ("Qwen3ASRForConditionalGeneration", "thinker.visual."),
+    "openjev": ("OpenJevModel", "/"),
+    "clef": ("ClefModel", "/"),
+    "pplx-decider": ("PplxDeciderModel", "/"),
 }
 
 
 #: Further files of a folder.
 FILES: Final[dict[str, dict[str, Any]]] = {
+    "openjev": {"helper/shim.py": ""},
+    "clef": {"joint_head_config.json": {"routing_layers": 1, "layers": 1, "heads": 4}},
+    "pplx-decider": {"decision_config.json": {"temperature": 1.5}},
     "pixtral": {"tokenizer_config.json": {"added_tokens_decoder": {"12": {"content": "[IMG_BREAK]"}}}},
     "mistral3": {
         "tokenizer_config.json": {},
@@ -1241,6 +1252,7 @@ def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) ->
     if record["preprocessor"]:
         (folder / "preprocessor_config.json").write_text(json.dumps(record["preprocessor"]))
     for name, content in record.get("files", {}).items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content))
     save_file(weights(record["names"]), folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -172,7 +172,8 @@ PUBLISHED: Final = ("internvl-chat",)
 PAIRS: Final = [
     name
     for name, case in golden().items()
-    if not name.endswith("-moe") and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
+    if not name.endswith("-moe")
+    and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
     if not registry.projector_of_hf(case["config"]).one_way  # type: ignore[union-attr]  # tests/models/test_one_way.py
 ]
 

@@ -58,6 +58,7 @@ def towers_of(model: OpenModel) -> Towers:
         what = f"no projector's table has the class {class_}" if class_ else "no config.json names the model's class"
         raise UnsupportedError(what, hint=f"known: {', '.join(classes)}")
     config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, model)}
+    config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
     sizes = family.sizes_from_hf(config)
     try:
         dialect, prefix = family.dialect_and_prefix(model.logical, sizes)
