@@ -54,9 +54,7 @@ def towers_of(model: OpenModel) -> Towers:
     listed = model.config.get("architectures")
     class_ = listed[0] if isinstance(listed, list) and listed else model.config.get("model_type")
     if (family := projector_of_hf(model.config)) is None:
-        classes = sorted(name for table in projectors().values() for name in table.architectures)
-        what = f"no projector's table has the class {class_}" if class_ else "no config.json names the model's class"
-        raise UnsupportedError(what, hint=f"known: {', '.join(classes)}")
+        raise _without_table(class_)
     config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, model)}
     config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
     sizes = family.sizes_from_hf(config)
@@ -88,6 +86,18 @@ def dimensions_of(family: Family, model: OpenModel) -> dict[str, int]:
     named = [(mark, name) for call, mark in _DIMENSIONS.items() for name in re.findall(rf'{call}\("(.+?)"\)', sources)]
     shapes = {name: model.logical[name].spec.shape for _, name in named if name in model.logical}
     return {mark + name: shapes[name][len(mark) - 1] for mark, name in named if len(shapes.get(name, ())) >= len(mark)}
+
+
+def _without_table(class_: str | None) -> UnsupportedError:
+    tables = [table for table in projectors().values() if class_ in table.architectures]
+    conditions = [(table.document.layers, table.architectures[class_].requires) for table in tables if class_]
+    if needs := [sets[name].hf[0] for sets, name in conditions if name]:
+        return UnsupportedError(
+            f"no projector's table has this {class_}", hint=f"it converts with {' or '.join(needs)}"
+        )
+    classes = sorted({name for table in projectors().values() for name in table.architectures})
+    what = f"no projector's table has the class {class_}" if class_ else "no config.json names the model's class"
+    return UnsupportedError(what, hint=f"known: {', '.join(classes)}")
 
 
 def preprocessor(model: OpenModel) -> dict[str, Any]:
