@@ -179,6 +179,16 @@ PAIRS: Final = [
 ]
 
 
+def test_nemotron_s_mean_and_deviation_have_other_names(tmp_path: Path) -> None:
+    """As published. The reference reads `image_mean` only, and writes ImageNet's numbers."""
+    case = golden()["nemotron-vl"]
+    theirs = {f"norm_{key.removeprefix('image_')}": value for key, value in case["preprocessor"].items()}
+    for preprocessor, name in ((case["preprocessor"], "a"), (theirs, "b")):
+        source = write_folder({**case, "preprocessor": preprocessor}, tmp_path / name / "tiny-model")
+        wb.convert(source, tmp_path / f"{name}.gguf", mmproj=True)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
 def test_qwen_3_omni_hears(tmp_path: Path) -> None:
     """The file has what hears; the plan lists the rest, and says why nothing sees. No folder is made of a part."""
     source = write_folder(golden()["qwen3-omni"], tmp_path / "g")
