@@ -877,6 +877,19 @@ CASES["nemotron-omni"] = (
 )  # fmt: skip
 
 
+CASES["d1-omni"] = (
+    "",
+    {
+        "architectures": ["D1OmniModel"], "model_type": "d1_omni", "downsample_factor": 2, "head_layers": 1,
+        "text_config": {**_TEXT, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 32},
+        "vision_config": {
+            "model_type": "siglip2_vision_model", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "patch_size": 16, "layer_norm_eps": 1e-6,
+        },
+        "audio_config": {"feat_in": 128, "n_layers": 2, "d_model": 64, "n_heads": 4, "ff_expansion_factor": 2},
+    },
+    {},
+)  # fmt: skip
 CASES["openjev"] = CASES["clef"] = CASES["qwen3.5"]
 CASES["pplx-decider"] = (
     *CASES["qwen3.5"][:2],
@@ -960,7 +973,7 @@ WITHOUT_REFERENCE: Final = ("llava-siglip", "llava-siglip-layers")
 
 
 #: Folders without a language model that converts: it is in another folder, or has no output.
-WITHOUT_TEXT: Final = ("glm-asr", "qwen2-vl-model", "ultravox")
+WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "qwen2-vl-model", "ultravox")
 
 
 #: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
@@ -1073,9 +1086,18 @@ def _language_model(name: str) -> dict[str, list[int]]:
     return {place.name: [*place.shape] for place in places if place.need in needs}
 
 
+#: The sizes of a case that its config doesn't have.
+_DIMENSIONS: Final = {
+    "d1-omni": {
+        "#vision.tower.vision_model.embeddings.position_embedding.weight": 16, "#vision.projector.linear_1.weight": 48,
+        "#audio.encoder.pre_encode.conv.0.weight": 10, "#audio.residual.down.weight": 24,
+    },
+}  # fmt: skip
+
+
 def _by_tables(name: str) -> dict[str, list[int]]:
     """The tensors of a case by the tables of its projector and language model. The reference judges the names."""
-    config = CASES[name][1]
+    config = {**CASES[name][1], **_DIMENSIONS.get(name, {})}
     table = projector_of_hf(config)
     assert table is not None
     prepared = CASES[name][2]
@@ -1193,7 +1215,7 @@ WITHOUT_CLASS: Final = {
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
-        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision",
+        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni",
     )},
 }  # fmt: skip
 
