@@ -22,6 +22,8 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.config.mapping import gguf_to_config
+from weighbridge.models.open import open_model
 from weighbridge.tensors import functions, layouts, nodes
 from weighbridge.tensors.layout_table import LAYOUTS
 from weighbridge.tensors.layouts import TensorLayout, layout
@@ -82,6 +84,18 @@ def test_a_folder_and_its_file_are_compared_as_the_file_has_them(name: str, tmp_
     source, towers = write_folder(golden()[name], tmp_path / "g"), tmp_path / "m.gguf"
     wb.convert(source, towers, mmproj=True, dtype="f32")
     assert all(check.verdict in ("same", "not-checked") for check in wb.prove(source, towers).checks)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_config_of_a_file_has_what_its_keys_determine(name: str, tmp_path: Path) -> None:
+    """What `wb view` shows of a file without its folder."""
+    wb.convert(write_folder(golden()[name], tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
+    with open_model(tmp_path / "m.gguf") as model:
+        restored = gguf_to_config(model.metadata, model.family, model.index.by_name).config
+    stated = golden()[name]["config"]
+    assert restored["vision_config"].items() <= stated["vision_config"].items()
+    assert restored.get("sound_config", {}).items() <= stated.get("sound_config", {}).items()
+    assert restored.get("downsample_ratio") == stated.get("downsample_ratio")
 
 
 def test_a_grid_that_has_the_size_already_loses_nothing(tmp_path: Path) -> None:

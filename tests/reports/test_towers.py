@@ -16,7 +16,7 @@ from weighbridge.models.open import open_model
 #: Cases that llama.cpp computes otherwise, and the key of their config.
 DEVIATES = {
     "internvl-silu": "vision_config.hidden_size", "lfm2-audio": "encoder.d_model",
-    "meralion2": "speech_mlp_scale_factor",
+    "meralion2": "speech_mlp_scale_factor", "d1-omni": "audio_config.d_model", "qwen3-omni": "vision_config.model_type",
 }  # fmt: skip
 
 

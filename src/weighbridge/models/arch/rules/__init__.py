@@ -31,7 +31,7 @@ OF_FAMILIES: Final = (
     "projectors.conformer", "projectors.deepseekocr", "projectors.gemma3", "projectors.gemma4",
     "projectors.glm5v", "projectors.internvl", "projectors.janus_pro", "projectors.kimik25", "projectors.llama4",
     "projectors.llava", "projectors.minicpmv4_6", "projectors.muse_glimmer", "projectors.paddleocr", "projectors.phi4",
-    "projectors.qwen25vl", "projectors.qwen3vl",
+    "projectors.qwen25vl", "projectors.qwen3vl", "projectors.radio",
     "rwkv6", "rwkv6qwen2", "smallthinker", "step35",
 )  # fmt: skip
 
