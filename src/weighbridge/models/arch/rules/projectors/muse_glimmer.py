@@ -1,7 +1,8 @@
-"""Muse Glimmer's tower: layers that attend to windows, and layers that attend to the whole image."""
+"""Muse Glimmer's tower: layers that attend to windows or to the whole image, and a square of position embeddings."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from weighbridge.base.limits import LAYERS
@@ -18,3 +19,10 @@ def complete(config: Config) -> dict[str, Any]:
     whole = {*range(3, layers, 4), layers - 1}
     usual = ["full_attention" if layer in whole else "window_attention" for layer in range(layers)]
     return {"every_fourth_global": kinds in (None, usual)}
+
+
+def restore(config: Config) -> dict[str, Any]:
+    """The sides of the square grid of positions."""
+    side = math.isqrt(integer(config["position_count"], "v.position_embd.weight", 1))
+    vision = {**config["vision_config"], "pos_emb_height": side, "pos_emb_width": side}
+    return {"every_fourth_global": None, "position_count": None, "vision_config": vision}
