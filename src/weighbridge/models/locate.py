@@ -467,13 +467,8 @@ def models_in(folder: Path) -> tuple[Path, ...]:
             models = _first_files(weights)
             if suffix == _LIGHTNING and all("step=" in name or name.startswith("last") for name in weights):
                 return ()
-            single = (
-                is_rank_set(weights)
-                or bool(share_files(weights))
-                or _MAIN.get(suffix, f"model{suffix}") in weights
-                or len(models) == 1
-            )
-            return () if single else tuple(folder / name for name in models)
+            single = is_rank_set(weights) or _MAIN.get(suffix, f"model{suffix}") in weights or len(models) == 1
+            return () if single or share_files(weights) else tuple(folder / name for name in models)
     return ()
 
 

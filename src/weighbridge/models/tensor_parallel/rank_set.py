@@ -1,5 +1,5 @@
-"""Finds the files of a tensor-parallel set by name: `model-rank-0-of-4.safetensors` and so on, which `rank_files` reads,
-and those of a model whose experts are divided: `model-00001-TP-000.safetensors` ..., which `presharded` reads."""
+"""Finds the files of a tensor-parallel set by name: `model-rank-0-of-4.safetensors` ..., which `rank_files` reads, and
+those of a model with divided experts: `model-00001-TP-000.safetensors` ..., which `presharded` reads."""
 
 from __future__ import annotations
 
