@@ -86,7 +86,7 @@ def grok(config: Config, w: Weights, ids: Any) -> Any:
         made = _attended(config, w, rms_norm(x, before, epsilon), tuple(at + name for name in attention))
         x = x + rms_norm(made, after, epsilon)
         x = x + rms_norm(_mixed(config, w, rms_norm(x, inner, epsilon), at, moe), outer, epsilon)
-    head = w.get("lm_head.weight", w[f"{first}.weight"])
+    head = w["lm_head.weight" if "lm_head.weight" in w else f"{first}.weight"]
     logits = rms_norm(x, w[f"{last}.weight"], epsilon) @ head.T
     logits = logits * config["output_multiplier_scale"]
     cap = config.get("final_logit_softcapping")

@@ -181,7 +181,9 @@ def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return (node.operand,)
     if (called := call(node)) is not None:
-        return () if called[0] in ("tensor", "key") and [type(constant(a)) for a in called[1]] == [str] else None
+        return (
+            () if called[0] in ("tensor", "key", "listed") and [type(constant(a)) for a in called[1]] == [str] else None
+        )
     return () if path(node) else None
 
 
