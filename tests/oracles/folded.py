@@ -10,6 +10,20 @@ from numpy.typing import NDArray
 _ONES = ("attention_in", "attention_out", "embedding", "key", "lm_head", "ssm_in", "ssm_out")
 
 
+def of(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """A model's tensors under which it computes the same with every multiplier 1."""
+    return {"falcon_h1": falcon_h1, "jais": jais}[config["model_type"]](tensors, config)
+
+
+def jais(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The factors of a Jais's embedding and logits, the latter's one number, in the matrices (modeling_jais.py)."""
+    embedding = config.get("mup_embeddings_scale", config.get("embeddings_scale"))
+    output = config.get("width_scale") or config["mup_output_alpha"] * config["mup_width_scale"]
+    own = tensors["transformer.wte.weight"]
+    head = tensors.get("lm_head.weight", own)
+    return tensors | {"transformer.wte.weight": own * embedding, "lm_head.weight": head * output}
+
+
 def falcon_h1(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Tensors of a Falcon-H1 under which it computes the same with every multiplier 1: each activation's number moved
     into the matrix before or behind it (transformers 5.23, modeling_falcon_h1.py), one number after another."""
