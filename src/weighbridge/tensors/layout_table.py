@@ -72,6 +72,7 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("exp", change="Exp"),
             LayoutRow("softplus", change="Softplus"),
             LayoutRow("times", change="times", from_config=True),
+            LayoutRow("rescaled", change="rescaled"),
             LayoutRow("negated_halves", change="NegatedHalves"),
             LayoutRow("padded", change="Padded"),
             LayoutRow("halved", change="Halved", splits=False),

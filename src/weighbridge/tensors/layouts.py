@@ -362,6 +362,11 @@ def times(*factors: float) -> Times:
     return Times(factors)
 
 
+def rescaled(width: int, rank: int) -> Times:
+    """A norm of vectors of `rank` elements (Hugging Face) <-> with the factor by which they are rescaled to `width`."""
+    return Times((math.sqrt(width / rank),))
+
+
 @dataclass(frozen=True, slots=True)
 class Halved:
     """A matrix (Hugging Face) <-> halved once more after each `every` layers, as llama.cpp halves the activations

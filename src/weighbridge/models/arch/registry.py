@@ -144,9 +144,13 @@ def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names:
     """The config with the actual number of layers under a dialect's `mtp_count`."""
     if counted.mtp_count is None:
         return config
-    prefix = next(new.partition("{n}")[0] for new in counted.mtp_prefixes.values() if "{n}" in new)
-    layer = re.compile(rf"{re.escape(prefix)}([0-9]{{1,4}})\.")
-    count = max((int(match[1]) + 1 for name in names if (match := layer.match(name))), default=0)
+    prefixes = tuple(counted.mtp_prefixes.values())
+    numbered = next((new.partition("{n}")[0] for new in prefixes if "{n}" in new), None)
+    if numbered is None:  # there is one such layer, which has a name of its own
+        count = int(any(name.startswith(prefixes) for name in names))
+    else:
+        layer = re.compile(rf"{re.escape(numbered)}([0-9]{{1,4}})\.")
+        count = max((int(match[1]) + 1 for name in names if (match := layer.match(name))), default=0)
     text = config.get("text_config")
     part = text if isinstance(text, Mapping) else config
     if part.get(counted.mtp_count, 0) == count:
