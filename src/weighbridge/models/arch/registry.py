@@ -34,8 +34,15 @@ from weighbridge.models.arch.tables.schema import DialectEntry, FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, build_dialect, build_role
 from weighbridge.models.arch.tables.validate import convert
 
+_PLAIN: Final = "; wb convert SRC DST.safetensors and wb rename keep every tensor"
 _ELSEWHERE: Final = MappingProxyType(
-    {"WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin"}
+    {
+        "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin",
+        "BambaForCausalLM": f"llama.cpp computes something else from the reference converter's files of it{_PLAIN}",
+        "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU{_PLAIN}",
+        "UltravoxModel": "its language model is another model, to be converted apart; wb convert SRC DST.gguf --mmproj "
+        "writes its tower",
+    }
 )
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
 _GUIDE: Final = "wb arch show llama shows what a table has; wb help guide-families describes it"
