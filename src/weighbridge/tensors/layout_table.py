@@ -75,6 +75,7 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("rescaled", change="rescaled"),
             LayoutRow("negated_halves", change="NegatedHalves"),
             LayoutRow("padded", change="Padded"),
+            LayoutRow("slots", change="Slots", splits=False),
             LayoutRow("halved", change="Halved", splits=False),
             LayoutRow("unit", change="UnitRows", splits=False, normalizes=True),
             LayoutRow("zero_mean", change="ZeroMean", splits=False, normalizes=True),
