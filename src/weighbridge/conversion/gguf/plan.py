@@ -35,6 +35,10 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, storage_name, transcode
 
+_FOLDED: Final = (
+    "{}: multiplied into the weights, since a {} GGUF has no keys for them; a folder made from it has other weights "
+    "and factors of 1, and computes the same"
+)
 _BF16: Final = 2.0**-8  # the relative error of BF16, in which files may have computed numbers
 
 
@@ -94,10 +98,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += renamed
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
-        draft.notes.append(
-            f"{', '.join(multipliers)}: multiplied into the weights, since a {family.gguf} GGUF has no keys for them; "
-            "a folder made from it has other weights and factors of 1, and computes the same"
-        )
+        draft.notes.append(_FOLDED.format(", ".join(multipliers), family.gguf))
     draft.notes += metadata.products(family)
     return draft
 
