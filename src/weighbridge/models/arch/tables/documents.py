@@ -34,6 +34,7 @@ _COLUMNS: Final = (
     "layout",
     "shapes",
     "zeros",
+    "filled",
     "unstacked",
     "as_metadata",
 )  # columns of a role that are keyed by dialect
