@@ -320,13 +320,17 @@ def judge_numbers(family: Family, model: str) -> None:
             continue
         lost = set(family.unmapped_roles(dialect, sizes, roles))
         assert dialect != "gguf" or family.save("hf", sizes, family.load("gguf", sizes, tensors)), model
+        named = {role for template in family.dialects[dialect].templates for role in template.roles}
+        lost |= {i for i in roles if family.rows[i[0]].made and i[0] not in named}
         said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
-        made = {i for i in back if family.rows[i[0]].made or (family.rows[i[0]].zeros and i not in said)}
+        rows = {i: family.rows[i[0]] for i in back}
+        made = {i for i, row in rows.items() if row.made or ((row.zeros or row.filled) and i not in said)}
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back}, prefix=_own_prefix(family, model))
         for name, node in again.items():
-            _same(node, _wanted(model, dialect, name), name, model)
+            tied = name not in recorded["hf"] and name == HEAD and own.get("output.weight")
+            _same(node, _wanted(model, dialect, tied or name), name, model)
 
 
 def _own_prefix(family: Family, model: str) -> str | None:

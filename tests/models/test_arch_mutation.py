@@ -66,6 +66,7 @@ def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         "layers",
         "as_metadata",
         "zeros",
+        "filled",
         "bias",
         "written_with",
         "computed",

@@ -24,7 +24,7 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import decision, metadata
 from weighbridge.conversion.options import GgufFileOptions
 from weighbridge.conversion.plan import writers
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, one_way_losses
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import families_of_graph
@@ -99,6 +99,7 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
     if towers.folded:
         draft.losses.append(Loss("means and variances of batch norms are folded into their weights and biases"))
+    draft.losses += one_way_losses(resolved)
     unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
     for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
         parts = ", ".join(dict(unread))
@@ -133,7 +134,6 @@ def _keys(
         card={**readme, "name": options.name} if options.name else readme, kind="mmproj",
     )  # fmt: skip
     architecture = config_to_gguf(towers.config, family, file_type=dtype_policy.FTYPES[requested.name])
-    architecture = decision.with_sizes_of_images(architecture, decision_of(model), towers.config[PREPROCESSOR])
     _check_preprocessor(model, towers, architecture, draft)
     return metadata.with_alignment(assemble(general, architecture, {}), options.align)
 
@@ -183,7 +183,14 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
-        graph = (model.family, *families_of_graph(model.family.gguf))
+        if reduced := family.holding("gguf", resolved.sizes, resolved.tensors, [(role, ()) for role in family.one_way]):
+            change = ", ".join(family.one_way.values())
+            raise UnsupportedError(
+                f"{path}: no folder can be made again, since {', '.join(reduced)} is {change}",
+                hint="without --projector a folder with the language model is written; "
+                "wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
+            )
+        graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
         shared = [name for f in graph for name in family.architectures if name in f.architectures]
         if not shared:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")

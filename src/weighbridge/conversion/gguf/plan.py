@@ -8,11 +8,13 @@ an image or video model: `conversion/gguf/diffusion.py`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from weighbridge.base.dtypes import DType, requested_dtype
+from weighbridge.base.dtypes import F32, DType, requested_dtype
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
@@ -39,7 +41,13 @@ from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
-from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, storage_name, transcode
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, storage_name, transcode
+
+_FOLDED: Final = (
+    "{}: multiplied into the weights, since a {} GGUF has no keys for them; a folder made from it has other weights "
+    "and factors of 1, and computes the same"
+)
+_BF16: Final = 2.0**-8  # the relative error of BF16, in which files may have computed numbers
 
 
 def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | None = None) -> PlanBuilder:
@@ -72,6 +80,8 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     list_unnamed(model, draft, written, _mmproj_hint)
     draft.losses += one_way_losses(model.resolved)
     draft.losses += without_place(model)
+    if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
+        draft.losses += _differently_computed(model, computed)
     order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
     named = model.resolved.save("gguf", source_order=order)
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
@@ -96,12 +106,22 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += renamed
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
-        draft.notes.append(
-            f"{', '.join(multipliers)}: multiplied into the weights, since a {family.gguf} GGUF has no keys for them; "
-            "a folder made from it has other weights and factors of 1, and computes the same"
-        )
+        draft.notes.append(_FOLDED.format(", ".join(multipliers), family.gguf))
     draft.notes += metadata.products(family)
     return draft
+
+
+def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss]:
+    """A loss for each tensor whose numbers aren't those that llama.cpp computes in place of it."""
+    expected = model.family.derived(model.dialect, model.sizes)
+    other = []
+    for instance, node in model.roles.items():
+        if instance[0] in names:
+            floats = (cast(n, F32).read_all().view("<f4").ravel().tolist() for n in (node, expected[instance]))
+            if not all(map(partial(math.isclose, rel_tol=_BF16), *floats)):
+                other.append(instance)
+    reason = "llama.cpp computes other numbers in place of these"
+    return [Loss(reason, name) for name in model.family.holding(model.dialect, model.sizes, model.logical, other)]
 
 
 def _numbers(model: OpenModel, named: Mapping[str, LogicalTensor]) -> dict[str, list[float] | list[int] | float]:

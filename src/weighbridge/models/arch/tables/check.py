@@ -95,7 +95,7 @@ def _check_known(place: str, kind: str, names: Iterable[str], known: Collection[
 
 def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role]) -> None:
     place, layers = f"role.{role.name}", table.layers
-    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.unstacked, role.as_metadata)
+    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.filled, role.unstacked, role.as_metadata)
     for column in by_dialect:
         _check_known(place, "dialect", column, table.dialect)
     for dim in (*role.shape, *(dim for shape in role.shapes.values() for dim in shape)):
@@ -185,7 +185,9 @@ def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return (node.operand,)
     if (called := call(node)) is not None:
-        return () if called[0] in ("tensor", "key") and [type(constant(a)) for a in called[1]] == [str] else None
+        return (
+            () if called[0] in ("tensor", "key", "listed") and [type(constant(a)) for a in called[1]] == [str] else None
+        )
     return () if path(node) else None
 
 
