@@ -7,6 +7,7 @@ values, and depends on the machine, so it can't be reproduced.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from operator import mul, sub
 from types import MappingProxyType
@@ -108,6 +109,22 @@ def multiply_add(values: F32s, by: np.float32, to: F32s) -> F32s:
     changed = np.isfinite(error) & (error != 0) & (bits & 1 == 0)
     bits += changed * np.where((error > 0) == (total > 0), 1, -1)
     return total.astype(np.float32)
+
+
+def erf(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The error function, to the last bits of F64."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(values), np.float64)
+
+
+#: Activations of networks, over F64 arrays: torch's functions of these names.
+ACTIVATIONS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = MappingProxyType(
+    {
+        "": lambda values: values,
+        "relu": lambda values: np.maximum(values, 0),
+        "silu": lambda values: values / (1 + np.exp(-values)),
+        "gelu": lambda values: values * 0.5 * (1 + erf(values / math.sqrt(2))),
+    }
+)
 
 
 #: The epsilon of batch norms, torch's default.
