@@ -16,7 +16,7 @@ def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
     from weighbridge.containers.torch import zero
 
     universal = sorted((folder / zero.UNIVERSAL).glob(f"*/{zero.UNIVERSAL_FILE}"))
-    model = [folder / name for name in names if name.endswith(ZERO_MODEL)]
+    model = sorted(folder / name for name in names if zero.is_model(name))
     if universal and model:
         return (*model, *universal)
     files = zero.files_of(names)
