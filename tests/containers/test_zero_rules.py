@@ -159,6 +159,8 @@ BAD: dict[str, tuple[str, Callable[[dict[str, Any]], Any], type[Exception], str]
                 FormatError, "not the shape"),
     "no sub-parameters": ("a number of sub-parameters", lambda i: i["parameter_with_sub_params"][0].update(
         shape=(0, -1)), FormatError, "not the shape"),
+    "too many sub-parameters": ("a number of sub-parameters", lambda i: i["parameter_with_sub_params"][0].update(
+        shape=(1 << 40, -1)), FormatError, "not the shape"),
     "not stated": ("rows", lambda i: i.update(autotp_unsupported_parameter_patterns={PATTERN: "it is odd"}),
                    UnsupportedError, "it is odd"),
     "a slow pattern": ("rows", lambda i: i.update(tp_replicated_parameter_patterns=["(a+)+$"]), UnsupportedError,

@@ -1,4 +1,4 @@
-"""The files of all processes of a ZeRO checkpoint together: whether they are one checkpoint, and the whole weights, each
+"""The files of all processes of a ZeRO checkpoint together: whether they are one checkpoint, and the whole weights,
 as pieces of stored tensors. `zero` reads the files."""
 
 from __future__ import annotations

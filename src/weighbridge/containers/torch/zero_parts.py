@@ -131,7 +131,7 @@ def _sub_parameters(
     shapes = [(*shape[: sub.axis], sum(cut[n] for cut in widths), *shape[sub.axis + 1 :]) for n in range(len(parts))]
     if any(math.prod(cut) != part.spec.elements for cut, part in zip(shapes, parts, strict=True)):
         raise FormatError("sub-parameters don't have the sizes of the parts", path=path, field=name,
-                          expected=[list(cut) for cut in shapes[:8]], found=[str(p.spec) for p in parts[:8]])  # fmt: skip
+                          expected=[list(cut) for cut in shapes[:8]], found=[str(p.spec) for p in parts])  # fmt: skip
     return shapes, widths
 
 

@@ -130,6 +130,7 @@ def _sub_parameters(info: Mapping[Any, Any], path: str) -> Iterable[tuple[Any, S
             or not all(type(n) is int and n >= -1 for n in whole)
             or whole.count(-1) > 1
             or whole[axis] < 1
+            or (shape[axis] == whole[axis] > PART_PATTERNS)  # a number of sub-parameters
         ):
             raise FormatError("not the shape of sub-parameters", path=path, field=RULES, found=repr(saved)[:120])
         sizes = tuple(shape[axis]) if _numbers(shape[axis]) else whole[axis]
