@@ -21,7 +21,7 @@ from weighbridge.models.transform.base import with_entries, with_nodes
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
 _MLX_VLM: Final = "mlx-vlm's names are replaced by those of Hugging Face"
-_EMBEDDING: Final = "embedding.word_embeddings.weight"  # of Megatron-LM
+_EMBEDDING: Final = "word_embeddings.weight"  # of Megatron-LM
 _KERAS_HUB: Final = "KerasHub's names are replaced by those of the family"
 _KERAS_EMBEDDING: Final = "layers/reversible_embedding/vars/0"
 _MAXTEXT_EMBEDDING: Final = "token_embedder.embedding"
