@@ -131,14 +131,18 @@ def parameters(folder: Path, config: Mapping[str, Any], norms: str) -> dict[str,
                 moe = f"{found}moe.router.weight" in source
                 apart = "norm." if module == "mixer.in_proj" else "pre_mlp_layernorm." if moe else "input_layernorm."
                 key = apart if norms == "apart" or moe else f"{module}.layer_norm_"
-                out[f"{front}{key}{kind}"] = source.get(one, source.get(f"{found}ssm.norm.{kind}"))
-            latent = norms == "apart" or norms == "distributed"
+                out[f"{front}{key}{kind}"] = source[one if one in source else f"{found}ssm.norm.{kind}"]
+            q, kv = (
+                ("q_layernorm.", "kv_layernorm.")
+                if norms in ("apart", "distributed")
+                else ("linear_q_up_proj.layer_norm_", "linear_kv_up_proj.layer_norm_")
+            )
             more = {
                 f"self_attention.linear_q_down_proj.{kind}": "attention.q_a",
-                f"self_attention.{'q_layernorm.' if latent else 'linear_q_up_proj.layer_norm_'}{kind}": "attention.q_a.norm",
+                f"self_attention.{q}{kind}": "attention.q_a.norm",
                 f"self_attention.linear_q_up_proj.{kind}": "attention.q_b",
                 f"self_attention.linear_kv_down_proj.{kind}": "attention.kv_a",
-                f"self_attention.{'kv_layernorm.' if latent else 'linear_kv_up_proj.layer_norm_'}{kind}": "attention.kv_a.norm",
+                f"self_attention.{kv}{kind}": "attention.kv_a.norm",
                 f"mixer.in_proj.{kind}": "ssm.in",
                 f"mixer.out_proj.{kind}": "ssm.out",
                 f"mixer.conv1d.{kind}": "ssm.conv",
@@ -316,10 +320,12 @@ BRIDGE = {
         "decoder.layers.*.input_layernorm.weight": "model.layers.*.input_layernorm.weight",
         "decoder.layers.*.self_attention.linear_proj.weight": "model.layers.*.self_attn.o_proj.weight",
         "decoder.layers.*.pre_mlp_layernorm.weight": "model.layers.*.post_attention_layernorm.weight",
-        "decoder.layers.*.self_attention.linear_kv_down_proj.weight": "model.layers.*.self_attn.kv_a_proj_with_mqa.weight",
+        "decoder.layers.*.self_attention.linear_kv_down_proj.weight":
+            "model.layers.*.self_attn.kv_a_proj_with_mqa.weight",
         "decoder.layers.*.self_attention.linear_kv_up_proj.weight": "model.layers.*.self_attn.kv_b_proj.weight",
         "decoder.layers.*.self_attention.kv_layernorm.weight": "model.layers.*.self_attn.kv_a_layernorm.weight",
-        "decoder.layers.*.mlp.linear_fc1.weight": "model.layers.*.mlp.gate_proj.weight model.layers.*.mlp.up_proj.weight",
+        "decoder.layers.*.mlp.linear_fc1.weight":
+            "model.layers.*.mlp.gate_proj.weight model.layers.*.mlp.up_proj.weight",
         "decoder.layers.*.mlp.linear_fc2.weight": "model.layers.*.mlp.down_proj.weight",
         "decoder.layers.*.mlp.router.weight": "model.layers.*.mlp.gate.weight",
         "decoder.layers.*.mlp.router.expert_bias": "model.layers.*.mlp.gate.e_score_correction_bias",
@@ -343,14 +349,15 @@ BRIDGE = {
         "decoder.layers.*.mlp.linear_fc1.weight": "backbone.layers.*.mixer.up_proj.weight",
         "decoder.layers.*.mlp.linear_fc2.weight": "backbone.layers.*.mixer.down_proj.weight",
         **{f"decoder.layers.*.mixer.{name}": f"backbone.layers.*.mixer.{name}" for name in (
-            "A_log", "D", "dt_bias", "norm.weight", "out_proj.weight", "in_proj.weight", "conv1d.weight", "conv1d.bias")},
+            "A_log", "D", "dt_bias", "norm.weight", "out_proj.weight", "in_proj.weight", "conv1d.weight",
+            "conv1d.bias")},
         "decoder.final_norm.weight": "backbone.norm_f.weight",
         "output_layer.weight": "lm_head.weight",
     },
 }  # fmt: skip
 #: Recorded runs, and a config with their sizes.
-_SMALL = {"vocab_size": 24, "hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2,
-          "intermediate_size": 12, "q_lora_rank": 16, "kv_lora_rank": 20, "qk_nope_head_dim": 5, "qk_rope_head_dim": 4,
+_SMALL = {"vocab_size": 24, "hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4,
+          "num_hidden_layers": 2, "intermediate_size": 12, "q_lora_rank": 16, "kv_lora_rank": 20, "qk_nope_head_dim": 5, "qk_rope_head_dim": 4,
           "v_head_dim": 3, "moe_intermediate_size": 12, "n_routed_experts": 4, "n_shared_experts": 1}  # fmt: skip
 RECORDED: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(("latent", "latent-whole", "latent-pipeline"), (

@@ -24,6 +24,7 @@ from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, tit
 from weighbridge.containers.formats import ENCLOSING, ORBAX, ORBAX_FORMAT
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
+from weighbridge.io.filesystem import LinkOutsideError
 from weighbridge.io.location import open_source, walk
 from weighbridge.io.source import Source
 from weighbridge.reports import sidecars
@@ -460,6 +461,8 @@ def _folder(path: Path) -> IdentifyReport:
     return _folder_report(folder, _NO_WEIGHTS, "", (evidence,), {})
 
 
+#: Kinds of folders that trainers write.
+_TRAINED: Final = frozenset({"torch-distributed", "training-run", "deepspeed", "megatron", ORBAX_FORMAT, "nemo-folder"})
 _NO_WEIGHTS: Final = FolderKind("folder", "folder without weights", _weights, False)
 
 
@@ -467,6 +470,13 @@ def _folder_report(
     folder: Folder, kind: FolderKind, variant: str, evidence: tuple[str, ...], detail: Mapping[str, Any]
 ) -> IdentifyReport:
     damage = tuple(f"{line.name}: {damage}" for line in folder.lines for damage in line.damage)
+    if kind.format in _TRAINED:
+        from weighbridge.models.locate import check_links  # late, as above
+
+        try:
+            check_links(folder.path)
+        except LinkOutsideError as error:
+            damage = (error.message, *damage)
     misnamed = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
     size = sum(line.bytes for line in folder.lines)
     confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or misnamed else "certain"

@@ -31,7 +31,7 @@ from weighbridge.io.digest import GIT, git_hasher, update
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
-from weighbridge.models.locate import DCP_DATA, DCP_METADATA
+from weighbridge.models.locate import DCP_DATA, DCP_METADATA, check_links
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.reports.options import FILE_ALGORITHMS, HashOptions
 
@@ -153,9 +153,11 @@ class Tally:
 
 def files_of(path: Path) -> list[Path]:
     """Returns the file, or all files in a folder except hidden ones and those in hidden folders, sorted. The list of a
-    distributed checkpoint has a hidden name and counts."""
+    distributed checkpoint has a hidden name and counts. Raises LinkOutsideError for a training checkpoint with a link to
+    something outside of its folder."""
     if not path.is_dir():
         return [path]
+    check_links(path)
     files = [p for p in path.rglob("*") if p.is_file()]
     lists = {p.with_name(DCP_METADATA) for p in files if p.name.endswith(DCP_DATA)}
     hidden = (any(x.startswith(".") for x in (p.parent if p in lists else p).relative_to(path).parts) for p in files)
