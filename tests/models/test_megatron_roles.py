@@ -356,9 +356,11 @@ BRIDGE = {
     },
 }  # fmt: skip
 #: Recorded runs, and a config with their sizes.
-_SMALL = {"vocab_size": 24, "hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4,
-          "num_hidden_layers": 2, "intermediate_size": 12, "q_lora_rank": 16, "kv_lora_rank": 20, "qk_nope_head_dim": 5, "qk_rope_head_dim": 4,
-          "v_head_dim": 3, "moe_intermediate_size": 12, "n_routed_experts": 4, "n_shared_experts": 1}  # fmt: skip
+_SMALL = {
+    "vocab_size": 24, "hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2,
+    "intermediate_size": 12, "q_lora_rank": 16, "kv_lora_rank": 20, "qk_nope_head_dim": 5, "qk_rope_head_dim": 4,
+    "v_head_dim": 3, "moe_intermediate_size": 12, "n_routed_experts": 4, "n_shared_experts": 1,
+}  # fmt: skip
 RECORDED: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(("latent", "latent-whole", "latent-pipeline"), (
         "deepseek", {**CONFIGS["deepseek3"], **_SMALL, "first_k_dense_replace": 2})),

@@ -32,6 +32,7 @@ from weighbridge.io.location import open_source, path_text
 from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
 from weighbridge.models.locate import DCP_DATA, DCP_METADATA, check_links
+from weighbridge.models.model import data_elsewhere
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.reports.options import FILE_ALGORITHMS, HashOptions
 
@@ -104,8 +105,11 @@ class ModelDigest:
 
 @dataclass(frozen=True, repr=False)
 class HashReport:
+    """`notes`: files whose data is in other files, which aren't hashed."""
+
     files: tuple[FileDigest, ...] = ()
     models: tuple[ModelDigest, ...] = ()
+    notes: tuple[str, ...] = ()
     schema: str = "weighbridge/hash/1"
 
     def __repr__(self) -> str:
@@ -126,7 +130,14 @@ def hash(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], optio
         return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs, progress=progress) for p in paths))
     files = [file for path in paths for file in files_of(resolve_path(path))]
     tally = Tally(sum(file.stat().st_size for file in files), progress)
-    return HashReport(files=tuple(map_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), files, jobs)))
+    digests = tuple(map_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), files, jobs))
+    others = ((file, [path for path in data_elsewhere(file) if path not in files]) for file in files)
+    return HashReport(digests, notes=tuple(_not_covered(file, missing) for file, missing in others if missing))
+
+
+def _not_covered(file: Path, missing: Sequence[Path]) -> str:
+    names = ", ".join(path.name for path in missing[:4])
+    return f"{path_text(file)} has its data in other files, which its digest doesn't cover: {names}"
 
 
 class Tally:
@@ -153,8 +164,8 @@ class Tally:
 
 def files_of(path: Path) -> list[Path]:
     """Returns the file, or all files in a folder except hidden ones and those in hidden folders, sorted. The list of a
-    distributed checkpoint has a hidden name and counts. Raises LinkOutsideError for a training checkpoint with a link to
-    something outside of its folder."""
+    distributed checkpoint has a hidden name and counts. Raises LinkOutsideError for a training checkpoint with a link
+    out of its folder."""
     if not path.is_dir():
         return [path]
     check_links(path)
