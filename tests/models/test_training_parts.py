@@ -88,6 +88,24 @@ def quantized(path: Path) -> dict[str, Any]:
         return {name: model[name].numpy() for name in model}
 
 
+def cut(path: Path) -> dict[str, Any]:
+    """The weights of the first layer."""
+    wb.slice(path, path.parent / "cut", layers="0", to="hf")
+    with wb.open(path.parent / "cut", names="canonical") as model:
+        return {name: model[name].numpy() for name in model}
+
+
+def for_two(path: Path) -> dict[str, Any]:
+    wb.split(path, path.parent / "ranks", tp=2)
+    with wb.open(path.parent / "ranks", names="canonical") as model:
+        return {name: model[name].numpy() for name in model}
+
+
+def fitted(path: Path) -> dict[str, Any]:
+    report = wb.fit(path, context=32)
+    return {row.type: np.array([row.nbytes]) for row in report.types}
+
+
 WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "open": hub,
     "provider": canonical,
@@ -98,6 +116,9 @@ WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "to PyTorch": converted("out.pt"),
     "to NumPy": converted("out.npz"),
     "quantize": quantized,
+    "slice": cut,
+    "split": for_two,
+    "fit": fitted,
 }
 
 
