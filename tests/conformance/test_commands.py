@@ -3,6 +3,7 @@ of its tensors with their values."""
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,18 @@ def test_every_command_reads_it(case: str, root: Path, tmp_path: Path) -> None:
     wb.convert(path, tmp_path / "small.safetensors", dtype="smallest-exact")
     assert contents(tmp_path / "small.safetensors").keys() == before.keys()
     assert {p.name for p in tmp_path.iterdir()} == {"out.safetensors", "small.safetensors"}
+
+
+@pytest.mark.parametrize("case", [*RECORDED, TENSORRT])
+def test_an_archive_with_it_is_read(case: str, root: Path, tmp_path: Path) -> None:
+    path = model_at(root, case)
+    folder = path if path.is_dir() else path.parent
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and (path.is_dir() or file.name.startswith(path.stem)):
+                archive.write(file, Path("m") / file.relative_to(folder))
+    inside = tmp_path / "m.zip"
+    assert contents(inside if path.is_dir() else inside / "m" / path.name) == contents(path)
 
 
 def test_data_next_to_a_header_is_counted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.containers.framework_files import GOLDEN
 from tests.golden_files import extracted, tensor_bytes
 
 import weighbridge as wb
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.models.model import WITH_DATA
 from weighbridge.reports.signature.options import SignOptions
 from weighbridge.reports.signature.sign import files_to_sign
@@ -138,3 +138,13 @@ def test_a_bill_of_materials_lists_the_others(model: Companions) -> None:
 def test_data_alone_is_a_file_like_any_other(model: Companions) -> None:
     report = wb.hash(model.header.parent / model.others[0])
     assert report.notes == ()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_shard_without_the_others_of_its_set_is_no_model(number: int, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    wb.save({"w": np.zeros(4, np.float32)}, folder / f"model-0000{number}-of-00002.safetensors")
+    with pytest.raises(FormatError, match=f"model-0000{3 - number}-of-00002"):
+        wb.convert(folder, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()

@@ -138,6 +138,18 @@ def test_the_model_in_it_is_what_the_bare_one_is(tmp_path: Path, left: str, way:
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("left", ["DDP", "torch's tutorial"])
+def test_no_runtime_runs_it_as_another_model(tmp_path: Path, left: str) -> None:
+    """transformers would find none of its names, and give each weight a random value."""
+    pytest.importorskip("transformers")
+    report = wb.prove(saved(tmp_path / "left", LEFT[left]), saved(tmp_path / "bare", WEIGHTS))
+    (run,) = (check for check in report.checks if check.name in ("run", "predictions"))
+    assert (run.name, run.verdict) == ("run", "not-checked")
+    assert "training checkpoint" in run.message
+    assert next(check.verdict for check in report.checks if check.name == "tensors") == "same"
+
+
 @pytest.mark.parametrize("left", LEFT)
 @pytest.mark.parametrize("target", ["out.gguf", "out.safetensors", "out.npz", "out.pt", "folder"])
 def test_what_goes_in_comes_out_or_is_listed(tmp_path: Path, left: str, target: str) -> None:

@@ -15,7 +15,8 @@ def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
         return None
     from weighbridge.containers.torch import zero
 
-    universal = sorted((folder / zero.UNIVERSAL).glob(f"*/{zero.UNIVERSAL_FILE}"))
+    inner = folder / zero.UNIVERSAL
+    universal = sorted(inner.glob(f"*/{zero.UNIVERSAL_FILE}")) if inner.is_dir() else []
     model = sorted(folder / name for name in names if zero.is_model(name))
     if universal and model:
         return (*model, *universal)

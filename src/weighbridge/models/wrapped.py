@@ -167,7 +167,7 @@ def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:
 
 
 def _removed(model: OpenModel, wrappers: Sequence[str]) -> Iterator[tuple[dict[str, str], str]]:
-    """Yields names without one more of `wrappers` each time, as long as all names begin with one, and what was removed."""
+    """Yields names without one more of `wrappers` each time, as long as all begin with one, and what was removed."""
     names, removed = {e.name: e.name for e in model.index}, ""
     while wrapper := next((w for w in wrappers if names and all(n.startswith(w) for n in names.values())), None):
         names = {old: new.removeprefix(wrapper) for old, new in names.items()}

@@ -132,7 +132,7 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
     by_suffix = target_of(path.suffix)
     makes_folder = (
         model.format == "gguf"
-        or (model.place.path.is_dir() and model.format in FOLDER_CONTAINERS)
+        or (_has_folder(model) and model.format in FOLDER_CONTAINERS)
         or (model.format == "ggml" and _is_whisper(model))
     )
     if to:
@@ -175,11 +175,16 @@ def keeps_state(model_path: Path, kind: str) -> bool:
     return is_checkpoint(model_path)
 
 
+def _has_folder(model: OpenModel) -> bool:
+    """Whether a model is a folder, or has a config as if it were in one."""
+    return model.place.path.is_dir() or model.borrowed is not None
+
+
 def same_format(model: OpenModel, path: Path) -> str | None:
     """The source's format; None if the target's extension decides."""
     if target_of(path.suffix) is not None:
         return None
-    if model.place.path.is_dir() and model.format == "safetensors":
+    if _has_folder(model) and model.format in ("safetensors", *(FOLDER_CONTAINERS if model.borrowed else ())):
         return "hf"
     return own_target(model.format)
 
