@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 
-class _Parameters(c.Structure):
+class Parameters(c.Structure):
     """mtmd_context_params (tools/mtmd/mtmd.h, llama.cpp b11549)."""
 
     _fields_ = (
@@ -39,8 +39,8 @@ def _load(mmproj: str) -> bool:
 
     library = llamacpp.library()
     make, init = library.mtmd_context_params_default, library.mtmd_init_from_file
-    make.restype, init.restype = _Parameters, c.c_void_p
-    init.argtypes = [c.c_char_p, c.c_void_p, _Parameters]
+    make.restype, init.restype = Parameters, c.c_void_p
+    init.argtypes = [c.c_char_p, c.c_void_p, Parameters]
     parameters = make()
     parameters.use_gpu, parameters.print_timings, parameters.n_threads = False, False, 1
     return bool(init(os.fsencode(mmproj), None, parameters))

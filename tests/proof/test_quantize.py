@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tests.containers._gguf import STR, File, Item, Tensor
 from tests.fit.hollow import decoded
-from tests.models.projector_cases import golden as projectors
+from tests.models.projector_cases import referenced as projectors
 from tests.oracles import llama_quantize, models, quantize_cases, reference_converter
 from tests.oracles.case import Case as ModelCase
 from tests.oracles.quantize_cases import MODELS, Case, difference, files_of, ours
