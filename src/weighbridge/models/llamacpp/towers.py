@@ -81,7 +81,9 @@ def _without_table(class_: str | None) -> UnsupportedError:
     tables = [table for table in projectors().values() if class_ in table.architectures]
     conditions = [(table.document.layers, table.architectures[class_].requires) for table in tables if class_]
     if needs := [sets[name].hf[0] for sets, name in conditions if name]:
-        return UnsupportedError(f"no projector's table has this {class_}", hint=f"it converts with {' or '.join(needs)}")
+        return UnsupportedError(
+            f"no projector's table has this {class_}", hint=f"it converts with {' or '.join(needs)}"
+        )
     classes = sorted({name for table in projectors().values() for name in table.architectures})
     what = f"no projector's table has the class {class_}" if class_ else "no config.json names the model's class"
     return UnsupportedError(what, hint=f"known: {', '.join(classes)}")
