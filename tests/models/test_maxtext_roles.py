@@ -124,8 +124,8 @@ def test_other_targets_are_those_of_transformers_folder(case: str, target: str, 
 
 _GEMMA: dict[str, Any] = {
     "vocab_size": 20, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
-    "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "hidden_activation": "gelu_pytorch_tanh",
-    "sliding_window": 32, "query_pre_attn_scalar": 4, "rope_theta": 10000.0, "tie_word_embeddings": True,
+    "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
+    "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 32, "query_pre_attn_scalar": 4, "rope_theta": 10000.0, "tie_word_embeddings": True,
 }  # fmt: skip
 GEMMA: dict[str, dict[str, Any]] = {
     "gemma2": {**_GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "num_hidden_layers": 4,
