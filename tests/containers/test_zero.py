@@ -15,8 +15,9 @@ from tests.containers.zero_cases import CASES, PARALLEL, RUNS, STEPS, unpack
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.base import Entry
-from weighbridge.containers.torch import zero, zero_join
-from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece
+from weighbridge.containers.torch.zero import files as zero
+from weighbridge.containers.torch.zero import join
+from weighbridge.containers.torch.zero.parts import JoinedWeight, ZeroPiece
 
 STEP = f"global_step{STEPS}"
 #: The frozen weights, and the runs in which DeepSpeed doesn't list them.
@@ -306,7 +307,7 @@ def _part(
     sizes: list[list[int]],
     shapes: dict[str, tuple[int, ...]],
     gaps: tuple[tuple[int, ...], ...] | None = None,
-) -> list[zero_join.ZeroPart]:
+) -> list[join.ZeroPart]:
     """One tensor-parallel part; the files of its model states come first."""
     count = len(sizes) if stage == 3 else 1
     models = tuple(zero.ModelStates("model", n, (shapes,), {}, {}, {}, {}, {}) for n in range(count))
@@ -314,7 +315,7 @@ def _part(
         n: zero.OptimizerStates(f"rank{n}", count + n, stage, len(sizes), tuple(map(_vector, parts)), gaps)
         for n, parts in enumerate(sizes)
     }
-    return [zero_join.ZeroPart(0, models, states)]
+    return [join.ZeroPart(0, models, states)]
 
 
 def _pieces(weight: JoinedWeight) -> list[tuple[int, int, int]]:
@@ -325,28 +326,28 @@ SHAPES: dict[str, tuple[int, ...]] = {"a": (3,), "b": (5,)}
 
 
 def test_stages_1_and_2_cut_a_vector_of_all_weights() -> None:
-    found = zero_join.join(_part(2, [[4], [4]], SHAPES))
+    found = join.join(_part(2, [[4], [4]], SHAPES))
     assert _pieces(found["a"]) == [(1, 0, 3)]
     assert _pieces(found["b"]) == [(1, 3, 1), (2, 0, 4)]
 
 
 def test_stage_3_cuts_each_weight() -> None:
-    found = zero_join.join(_part(3, [[5], [5]], SHAPES))
+    found = join.join(_part(3, [[5], [5]], SHAPES))
     assert _pieces(found["a"]) == [(2, 0, 2), (3, 0, 1)]
     assert _pieces(found["b"]) == [(2, 2, 3), (3, 2, 2)]
-    several = zero_join.join(_part(3, [[3, 2], [3, 2]], SHAPES))  # vectors that end inside a weight
+    several = join.join(_part(3, [[3, 2], [3, 2]], SHAPES))  # vectors that end inside a weight
     assert _pieces(several["b"]) == [(2, 2, 1), (2, 0, 2), (3, 2, 1), (3, 0, 1)]
 
 
 def test_padding_between_weights_is_skipped() -> None:
-    found = zero_join.join(_part(1, [[4], [4]], {"a": (3,), "b": (2,)}, ((1, 2),)))
+    found = join.join(_part(1, [[4], [4]], {"a": (3,), "b": (2,)}, ((1, 2),)))
     assert _pieces(found["b"]) == [(2, 0, 2)]
 
 
 def test_a_part_with_too_many_elements() -> None:
     piece = ZeroPiece(0, _vector(4), 0, 4)
     with pytest.raises(FormatError, match="too many"):
-        zero_join.weight("a", (3,), [piece], "file")
+        join.weight("a", (3,), [piece], "file")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_a_part_with_too_many_elements() -> None:
 )
 def test_sizes_that_disagree(stage: int, sizes: list[list[int]]) -> None:
     with pytest.raises(FormatError):
-        zero_join.join(_part(stage, sizes, SHAPES))
+        join.join(_part(stage, sizes, SHAPES))
 
 
 def test_every_stage_and_form_is_recorded() -> None:

@@ -13,8 +13,8 @@ from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Index
-from weighbridge.containers.torch.zero_parts import ZeroPiece, ZeroWeight, joined_parts
-from weighbridge.containers.torch.zero_rules import NameTable, part_rules
+from weighbridge.containers.torch.zero.parts import ZeroPiece, ZeroWeight, joined_parts
+from weighbridge.containers.torch.zero.rules import PatternTable, part_rules
 from weighbridge.io.source import BytesSource
 from weighbridge.models.zero import node_of
 
@@ -168,7 +168,7 @@ BAD: dict[str, tuple[str, Callable[[dict[str, Any]], Any], type[Exception], str]
     "numbers in a row": ("rows", lambda i: i.update(tp_replicated_parameter_patterns=[r"\d+\d+\d+x"]), UnsupportedError,
                          "the pattern"),
     "many patterns": ("rows", lambda i: i.update(tp_replicated_parameter_patterns=[f"a{n}" for n in range(2000)]),
-                      UnsupportedError, "2000 patterns"),
+                      UnsupportedError, "2,000 patterns"),
     "halves of odd parts": ("uneven rows", lambda i: i.update(parameter_with_2_sub_params_cat_dim_0=[PATTERN]),
                             FormatError, "not a shape"),
     "copies of other shapes": ("uneven rows", lambda i: i.update(tp_replicated_parameter_patterns=[PATTERN]),
@@ -185,12 +185,12 @@ def test_bad_rules_are_named(case: str) -> None:
 
 
 def test_names_are_found_by_patterns() -> None:
-    table = NameTable([(r"^a\.b$", 1), (r"a\.\d+\.w", 2), ("a.b", 3), (r"^c\-d", 4)], "file")
+    table = PatternTable([(r"^a\.b$", 1), (r"a\.\d+\.w", 2), ("a.b", 3), (r"^c\-d", 4)], "file")
     found = {name: table.find(name) for name in ("a.b", "a.b.c", "axb", "a.12.w.x", "x.a.12.w", "c-d")}
     assert found == {"a.b": 1, "a.b.c": 3, "axb": None, "a.12.w.x": 2, "x.a.12.w": None, "c-d": 4}
 
 
 def test_a_thousand_patterns_of_one_name_cost_no_more() -> None:
-    table = NameTable(((rf"^layers\.{n}\.weight$", n) for n in range(10_000)), "file")
+    table = PatternTable(((rf"^layers\.{n}\.weight$", n) for n in range(10_000)), "file")
     assert not table.patterns
     assert table.find("layers.77.weight") == 77

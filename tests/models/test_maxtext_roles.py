@@ -124,8 +124,9 @@ def test_other_targets_are_those_of_transformers_folder(case: str, target: str, 
 
 _GEMMA: dict[str, Any] = {
     "vocab_size": 20, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
-    "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64,
-    "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 32, "query_pre_attn_scalar": 4, "rope_theta": 10000.0, "tie_word_embeddings": True,
+    "intermediate_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "sliding_window": 32,
+    "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 4, "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
 }  # fmt: skip
 GEMMA: dict[str, dict[str, Any]] = {
     "gemma2": {**_GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "num_hidden_layers": 4,
@@ -201,7 +202,7 @@ def test_gemma_has_the_tensors_of_transformers(case: str, scan: bool, tmp_path: 
     path = saved(gemma_tree(model, case, scan), tmp_path / "maxtext.safetensors")
     result = wb.convert(path, tmp_path / "out", to="hf", config=tmp_path / "hf")
     assert tensor_bytes(tmp_path / "out") == tensor_bytes(tmp_path / "hf")
-    assert any("Gemma's norms" in note for note in result.notes)
+    assert any("the norms are stored plus 1" in note for note in result.notes)
     wb.convert(path, tmp_path / "mine.gguf", config=tmp_path / "hf", tokenizer=False)
     wb.convert(tmp_path / "hf", tmp_path / "theirs.gguf", tokenizer=False)
     assert tensor_bytes(tmp_path / "mine.gguf") == tensor_bytes(tmp_path / "theirs.gguf")
@@ -209,7 +210,7 @@ def test_gemma_has_the_tensors_of_transformers(case: str, scan: bool, tmp_path: 
 
 @pytest.mark.parametrize(
     ("kind", "row", "case"),
-    [*((kind, case, case) for kind in ("gemma", "families") for case in GEMMA),
+    [*((kind, case, case) for kind in ("repeated", "families") for case in GEMMA),
      ("vectors", "attn_post_norm", "gemma2"), ("vectors", "ffn_post_norm", "gemma3")],
 )  # fmt: skip
 def test_each_row_of_gemma_counts(

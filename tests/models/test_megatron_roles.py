@@ -407,6 +407,13 @@ def test_layers_of_a_pipeline_are_numbered_from_the_first() -> None:
     assert list(modern_names(["0.weight", "1.bias"]).values()) == ["0.weight", "1.bias"]
 
 
+def test_the_folders_of_ranks_are_not_listed_as_left_out(tmp_path: Path) -> None:
+    hf = original(tmp_path / "hf", CONFIGS["llama"])
+    source = rank(tmp_path / "step", parameters(hf, CONFIGS["llama"], "apart"))
+    with wb.plan_convert(source, tmp_path / "out", to="hf", config=hf) as plan:
+        assert not any("mp_rank_00" in note for note in plan.notes)
+
+
 def test_every_role_is_used() -> None:
     roles = set()
     for config in CONFIGS.values():

@@ -29,14 +29,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, overload
 
 from weighbridge.adapters.remote.schemes import resolve_path
-from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers import BUILT_IN, folder_suffixes
 from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS, ZERO_MODEL, ZERO_OPTIMIZER
 from weighbridge.containers.numbered import Numbered, numbered
-from weighbridge.io.filesystem import LinkOutsideError, cached_repository, check_inside, check_link
+from weighbridge.io.filesystem import cached_repository, check_inside, check_link
 from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
@@ -397,17 +397,6 @@ def _locate_step(folder: Path, step: int | None = None) -> Place | None:
     near = inside[: inside.index(folder) + 1]
     described = next((path for path in near if (path / "config.json").is_file()), place.folder)
     return replace(place, folder=described, notes=(*run.notes, *place.notes), run=run)
-
-
-def check_links(folder: Path) -> None:
-    """Raises LinkOutsideError if `folder` is a training checkpoint, or a run, with a link to something outside of it.
-    Raises no other error."""
-    try:
-        locate(folder)
-    except LinkOutsideError:
-        raise
-    except (WeighbridgeError, OSError):
-        pass
 
 
 def path_of_step(path: str | os.PathLike[str], step: int) -> Path:

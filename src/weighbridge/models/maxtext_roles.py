@@ -32,7 +32,7 @@ _OPTIMIZER: Final = "opt_state."
 _PAIRED: Final = "llama3"
 
 
-class GemmaLayout(Struct, frozen=True, forbid_unknown_fields=True):
+class RepeatedLayers(Struct, frozen=True, forbid_unknown_fields=True):
     """`root`: the type of the factor of the embedding; `ends`: of the first components of names, for the layers of a
     block; `block`: layers of a block with numbers."""
 
@@ -45,7 +45,7 @@ class MaxTextRoles(Struct, frozen=True, forbid_unknown_fields=True):
     """maxtext_roles.toml."""
 
     families: dict[str, bool]
-    gemma: dict[str, GemmaLayout]
+    repeated: dict[str, RepeatedLayers]
     outside: dict[str, str]
     vectors: dict[str, tuple[str, ...]]
     matrices: dict[str, tuple[str, ...]]
@@ -71,8 +71,8 @@ def from_maxtext(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
     except UnsupportedError:
         return None
     notes = ["MaxText's names are replaced by those of the family"]
-    if parameters.gemma is not None:
-        notes.append("Gemma's norms are stored plus 1, its embedding times the root of the width: both are undone")
+    if parameters.repeated is not None:
+        notes.append("the norms are stored plus 1, the embedding times the root of the width: both are undone")
     if parameters.factor != 1:
         notes.append(f"MaxText's queries are multiplied by {parameters.factor:.6g}, the root of the size of a head")
     return replace(named, left_out=(*named.left_out, *parameters.padding)), notes
@@ -91,7 +91,7 @@ class MaxTextParameters:
         size = config.get("head_dim") or sizes["N"] // sizes["H"]
         self.factor = math.sqrt(size) if maxtext_roles().families[model.family.name] else 1.0
         scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-        self.gemma = maxtext_roles().gemma.get(model.family.name)
+        self.repeated = maxtext_roles().repeated.get(model.family.name)
         self.paired = scaling.get("rope_type", scaling.get("type")) == _PAIRED
 
     def of_role(self, role: str, index: Mapping[str, int]) -> Node | None:
@@ -119,8 +119,8 @@ class MaxTextParameters:
         if node is None or role == "norm":
             return self._norm(node)
         node = transpose(node) if role == "head" else node
-        if role == "embed" and self.gemma is not None:
-            node = scaled(node, _rounded(math.sqrt(node.spec.shape[1]), self.gemma.root), over=True)
+        if role == "embed" and self.repeated is not None:
+            node = scaled(node, _rounded(math.sqrt(node.spec.shape[1]), self.repeated.root), over=True)
         more = node.spec.shape[0] - rows
         if more <= 0:
             return node
@@ -146,17 +146,17 @@ class MaxTextParameters:
 
     def _in_layer(self, name: str, layer: int, expert: int | None = None) -> Node | None:
         """A layer's parameter, or its part of the stacked one; an expert's of that."""
-        gemma, cuts, inner = self.gemma, [] if expert is None else [(0, expert)], ""
-        if gemma is not None and gemma.ends:
-            layer, number = divmod(layer, len(gemma.ends))
+        repeated, cuts, inner = self.repeated, [] if expert is None else [(0, expert)], ""
+        if repeated is not None and repeated.ends:
+            layer, number = divmod(layer, len(repeated.ends))
             first, _, rest = name.partition(".")
-            name = f"{first}{gemma.ends[number]}.{rest}"
+            name = f"{first}{repeated.ends[number]}.{rest}"
         node = self._take(f"decoder.layers_{layer}.{name}")
-        if node is None and gemma is not None and gemma.block:
-            whole = self.model.sizes["L"] // gemma.block * gemma.block  # those after it aren't stacked
+        if node is None and repeated is not None and repeated.block:
+            whole = self.model.sizes["L"] // repeated.block * repeated.block  # those after it aren't stacked
             if layer >= whole:
                 return _cut(self._take(f"decoder.layers_remainder.layers_{layer - whole}.{name}"), cuts)
-            layer, number = divmod(layer, gemma.block)
+            layer, number = divmod(layer, repeated.block)
             inner = f"layers_{number}."
         if node is None:
             node, cuts = self._take(f"decoder.layers.{inner}{name}"), [(1, layer), *cuts]
@@ -165,7 +165,7 @@ class MaxTextParameters:
     def _norm(self, node: Node | None) -> Node | None:
         from weighbridge.tensors.nodes import shift
 
-        return node if node is None or self.gemma is None else shift(node, -1.0)
+        return node if node is None or self.repeated is None else shift(node, -1.0)
 
     def _take(self, name: str) -> Node | None:
         node = self.model.stored.get(self.front + name)

@@ -13,7 +13,7 @@ def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
     or, in a universal checkpoint, of the weights. None if there are none."""
     if not any(name.endswith(ZERO_MODEL) or name.endswith(ZERO_OPTIMIZER) for name in names):
         return None
-    from weighbridge.containers.torch import zero
+    from weighbridge.containers.torch.zero import files as zero
 
     inner = folder / zero.UNIVERSAL
     universal = sorted(inner.glob(f"*/{zero.UNIVERSAL_FILE}")) if inner.is_dir() else []

@@ -2,7 +2,7 @@
 
     open_zero(place, sources)    the index of the whole weights, these as nodes, and the parts that aren't weights
 
-Opening reads the pickles of all files. `containers/torch/zero.py` describes the files.
+Opening reads the pickles of all files. `containers/torch/zero` describes the files.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
 from weighbridge.containers.boxes import BoxPart
 from weighbridge.containers.formats import ZERO_OPTIMIZER
-from weighbridge.containers.torch import zero, zero_join
 from weighbridge.containers.torch.tree import read_tree
-from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
+from weighbridge.containers.torch.zero import files as zero
+from weighbridge.containers.torch.zero import join
+from weighbridge.containers.torch.zero.parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
 from weighbridge.io.source import Source
 from weighbridge.models.locate import Place
 from weighbridge.models.stored_tensors import (
@@ -50,11 +51,11 @@ class ZeroStates(NamedTuple):
     values: tuple[Any, ...]
     models: tuple[zero.ModelStates, ...]
     optimizer: tuple[zero.OptimizerStates, ...]
-    copies: tuple[zero.Copies, ...]
+    copies: tuple[zero.LayerCopies, ...]
 
-    def parts(self) -> list[zero_join.ZeroPart]:
+    def parts(self) -> list[join.ZeroPart]:
         """The files of each tensor-parallel part."""
-        return zero_join.parts_of(self.models, self.optimizer)
+        return join.parts_of(self.models, self.optimizer)
 
 
 def read_states(indexes: Sequence[Index]) -> ZeroStates:
@@ -62,7 +63,7 @@ def read_states(indexes: Sequence[Index]) -> ZeroStates:
     values = tuple(map(read_tree, indexes))
     models: list[zero.ModelStates] = []
     optimizer: list[zero.OptimizerStates] = []
-    copies: list[zero.Copies] = []
+    copies: list[zero.LayerCopies] = []
     for number, (index, value) in enumerate(zip(indexes, values, strict=True)):
         path = index.files[0].name
         if path.endswith(ZERO_OPTIMIZER):
@@ -92,9 +93,9 @@ def open_zero(place: Place, sources: Sequence[Source]) -> JoinedModel:
 
 def join_states(folder: Path, states: ZeroStates) -> dict[str, JoinedWeight]:
     """The weights of stages 1 to 3. FormatError for the first reason for which the files aren't one checkpoint."""
-    for fault in zero_join.faults(states.parts()):
-        raise FormatError(fault.message, path=fault.path or str(folder), hint=zero_join.AGAIN)
-    return zero_join.join(states.parts(), states.copies)
+    for fault in join.faults(states.parts()):
+        raise FormatError(fault.message, path=fault.path or str(folder), hint=join.AGAIN)
+    return join.join(states.parts(), states.copies)
 
 
 def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, JoinedWeight]:
@@ -102,13 +103,13 @@ def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, Joined
     weights, the model states the shapes of a tensor-parallel part."""
     parts, weights = states.parts(), dict[str, ZeroWeight]()
     files = {Path(index.files[0].name).parent.name: n for n, index in enumerate(indexes) if n >= len(states.indexes)}
-    stages = zero_join.stages_of(parts)
+    stages = join.stages_of(parts)
     for (part, *_), first in ((stage, stage[0].models[0]) for stage in stages):
-        weights |= zero_join.untrained(part, len(part.models) > 1)
+        weights |= join.untrained(part, len(part.models) > 1)
         listed = {name: shape for shapes in first.shapes for name, shape in shapes.items()}
         if missing := listed.keys() - files.keys():
             raise FormatError("weights without a file", path=first.path, found=", ".join(sorted(missing)[:4]),
-                              hint=zero_join.AGAIN)  # fmt: skip
+                              hint=join.AGAIN)  # fmt: skip
         for name, shape in listed.items():
             index = indexes[files[name]]
             entry = next((index.by_name[key] for key in _KEYS if key in index), None)
@@ -116,8 +117,8 @@ def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, Joined
                 raise FormatError("the file has no weight", path=index.files[0].name, expected=" or ".join(_KEYS))
             piece = ZeroPiece(files[name], entry, 0, entry.spec.elements)
             stored = entry.shape if len(stages[0]) > 1 else shape
-            weights[name] = zero_join.weight(name, stored, [piece], index.files[0].name)
-        weights = zero_join.with_aliases(first, weights)
+            weights[name] = join.weight(name, stored, [piece], index.files[0].name)
+        weights = join.with_aliases(first, weights)
     return {name: whole(weight) for name, weight in weights.items()}
 
 
@@ -172,15 +173,10 @@ def _left_out(states: ZeroStates, weights: Mapping[str, JoinedWeight]) -> Iterat
         ("optimizer_state_dict", "optimizer", "states of the optimizer", False),
         ("module", "copy", "the weights as they are trained, in 16 bits", True),
     ):
-        unused = [
-            entry
-            for number, index in enumerate(states.indexes)
-            for entry in index
-            if (number, entry.name) not in used and (index.files[0].name in names) == copies
-        ]
+        kept = ((n, e) for n, i in enumerate(states.indexes) if (i.files[0].name in names) == copies for e in i)
+        unused = [entry for number, entry in kept if (number, entry.name) not in used]
         if unused:
             yield Dropped(name, part, reason, len(unused), sum(entry.spec.nbytes for entry in unused))
-    absent = sorted({name for model in states.models for name in model.buffer_names} - weights.keys())
-    yield from (Dropped(name, "buffer", "no file has this buffer", 0, 0) for name in absent)
-    further = (key for key in states.values[0] if key not in _DESCRIBING)
-    yield from (Dropped(str(key), "value", "it isn't a tensor", 0, 0) for key in further)
+    buffers = {name for model in states.models for name in model.buffer_names}
+    yield from (Dropped(n, "buffer", "no file has this buffer", 0, 0) for n in sorted(buffers - weights.keys()))
+    yield from (Dropped(str(k), "value", "it isn't a tensor", 0, 0) for k in states.values[0] if k not in _DESCRIBING)

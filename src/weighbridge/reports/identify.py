@@ -24,7 +24,6 @@ from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, PICKLED, find, tit
 from weighbridge.containers.formats import ENCLOSING, ORBAX, ORBAX_FORMAT
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.filesystem import LinkOutsideError
 from weighbridge.io.location import open_source, walk
 from weighbridge.io.source import Source
 from weighbridge.reports import sidecars
@@ -471,12 +470,9 @@ def _folder_report(
 ) -> IdentifyReport:
     damage = tuple(f"{line.name}: {damage}" for line in folder.lines for damage in line.damage)
     if kind.format in _TRAINED:
-        from weighbridge.models.locate import check_links  # late, as above
+        from weighbridge.reports.links import links_outside  # late, as above
 
-        try:
-            check_links(folder.path)
-        except LinkOutsideError as error:
-            damage = (error.message, *damage)
+        damage = (*links_outside([folder.path]), *damage)
     misnamed = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
     size = sum(line.bytes for line in folder.lines)
     confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or misnamed else "certain"

@@ -132,7 +132,7 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
     by_suffix = target_of(path.suffix)
     makes_folder = (
         model.format == "gguf"
-        or (_has_folder(model) and model.format in FOLDER_CONTAINERS)
+        or (model.format in FOLDER_CONTAINERS and (model.place.path.is_dir() or model.borrowed is not None))
         or (model.format == "ggml" and _is_whisper(model))
     )
     if to:
@@ -175,16 +175,13 @@ def keeps_state(model_path: Path, kind: str) -> bool:
     return is_checkpoint(model_path)
 
 
-def _has_folder(model: OpenModel) -> bool:
-    """Whether a model is a folder, or has a config as if it were in one."""
-    return model.place.path.is_dir() or model.borrowed is not None
-
-
 def same_format(model: OpenModel, path: Path) -> str | None:
     """The source's format; None if the target's extension decides."""
     if target_of(path.suffix) is not None:
         return None
-    if _has_folder(model) and model.format in ("safetensors", *(FOLDER_CONTAINERS if model.borrowed else ())):
+    if model.place.path.is_dir() and model.format == "safetensors":
+        return "hf"
+    if model.borrowed is not None and model.format in FOLDER_CONTAINERS:  # as if it were in a folder with its config
         return "hf"
     return own_target(model.format)
 

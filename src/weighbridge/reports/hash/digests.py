@@ -14,7 +14,7 @@ import hashlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -31,9 +31,10 @@ from weighbridge.io.digest import GIT, git_hasher, update
 from weighbridge.io.location import open_source, path_text
 from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
-from weighbridge.models.locate import DCP_DATA, DCP_METADATA, check_links
+from weighbridge.models.locate import DCP_DATA, DCP_METADATA
 from weighbridge.models.model import data_elsewhere
 from weighbridge.models.open import ALONE, open_model
+from weighbridge.reports.links import check_links
 from weighbridge.reports.options import FILE_ALGORITHMS, HashOptions
 
 if TYPE_CHECKING:
@@ -131,13 +132,15 @@ def hash(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], optio
     files = [file for path in paths for file in files_of(resolve_path(path))]
     tally = Tally(sum(file.stat().st_size for file in files), progress)
     digests = tuple(map_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), files, jobs))
-    others = ((file, [path for path in data_elsewhere(file) if path not in files]) for file in files)
-    return HashReport(digests, notes=tuple(_not_covered(file, missing) for file, missing in others if missing))
+    return HashReport(digests, notes=tuple(not_covered(files)))
 
 
-def _not_covered(file: Path, missing: Sequence[Path]) -> str:
-    names = ", ".join(path.name for path in missing[:4])
-    return f"{path_text(file)} has its data in other files, which its digest doesn't cover: {names}"
+def not_covered(files: Collection[Path]) -> Iterator[str]:
+    """Yields a note on each file whose data is in other files that aren't among these."""
+    for file in files:
+        if missing := [path.name for path in data_elsewhere(file) if path not in files]:
+            names = ", ".join(missing[:4])
+            yield f"{path_text(file)} has its data in other files, which its digest doesn't cover: {names}"
 
 
 class Tally:

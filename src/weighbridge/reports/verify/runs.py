@@ -17,7 +17,7 @@ from weighbridge.reports.verify.rules import Check, Flaw
 if TYPE_CHECKING:
     from weighbridge.containers.base import Index
     from weighbridge.containers.torch.megatron import MegatronFault
-    from weighbridge.containers.torch.zero_join import ZeroFault
+    from weighbridge.containers.torch.zero.join import ZeroFault
     from weighbridge.models.runs import TrainingRun
 
 
@@ -54,7 +54,8 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
             folders.append((repo.root / name, list(members)))
     if not folders:
         return
-    from weighbridge.containers.torch import zero, zero_join
+    from weighbridge.containers.torch.zero import files as zero
+    from weighbridge.containers.torch.zero import join
     from weighbridge.models.zero import read_states
 
     for folder, parts in folders:
@@ -64,17 +65,17 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
         indexes = [f.index for name in files for f in parts if f.base == name and f.index is not None]
         path = str(folder)
         if len(indexes) < len(files):  # other rules report files that can't be read
-            yield zero_join.ZeroFault("unread", "not every file can be read", path)
+            yield join.ZeroFault("unread", "not every file can be read", path)
             continue
         try:
             states = read_states(indexes)
-            faults = list(zero_join.faults(states.parts()))
+            faults = list(join.faults(states.parts()))
             yield from (fault if fault.path else fault._replace(path=path) for fault in faults)
             if not faults:
-                zero_join.join(states.parts(), states.copies)
+                join.join(states.parts(), states.copies)
         except (FormatError, UnsupportedError) as error:
             reason = str(error).partition("\n")[0]
-            yield zero_join.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
+            yield join.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
 
 
 def _rank_sets(repo: Repo) -> Iterator[tuple[str, list[Index | None], str]]:

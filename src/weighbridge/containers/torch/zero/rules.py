@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PART_PATTERNS
+from weighbridge.base.words import plural
 
 #: The key of the rules in model states.
 RULES: Final = "universal_checkpoint_info"
@@ -35,7 +36,7 @@ _NUMBER: Final = r"\d+"
 V = TypeVar("V")
 
 
-class NameTable(Generic[V]):
+class PatternTable(Generic[V]):
     """Values by patterns of names. Patterns of one name are looked up, so many of them cost no more than few."""
 
     def __init__(self, rows: Iterable[tuple[Any, V]], path: str) -> None:
@@ -44,14 +45,15 @@ class NameTable(Generic[V]):
         for pattern, value in rows:
             if not isinstance(pattern, str) or not _SIMPLE.fullmatch(pattern):
                 raise UnsupportedError(f"{path}: the pattern {str(pattern)[:80]!r} in {RULES}")
-            parts = [re.sub(r"\\(.)", r"\1", part) for part in _trimmed(pattern).split(_NUMBER)]
+            bare = pattern.removeprefix("^").removesuffix("$")
+            parts = [re.sub(r"\\(.)", r"\1", part) for part in bare.split(_NUMBER)]
             if len(parts) == 1 and pattern.endswith("$"):
                 self.names.setdefault(parts[0], value)
             else:
                 text = _NUMBER.join(map(re.escape, parts)) + (r"\Z" if pattern.endswith("$") else "")
                 self.patterns.append((re.compile(text, re.ASCII), value))
         if len(self.patterns) > PART_PATTERNS:
-            raise UnsupportedError(f"{path}: {len(self.patterns)} patterns in {RULES}")
+            raise UnsupportedError(f"{path}: {plural(len(self.patterns), 'pattern')} in {RULES}")
 
     def find(self, name: str) -> V | None:
         """The value of the first pattern that the name begins with."""
@@ -61,10 +63,6 @@ class NameTable(Generic[V]):
 
     def __contains__(self, name: str) -> bool:
         return self.find(name) is not None
-
-
-def _trimmed(pattern: str) -> str:
-    return pattern.removeprefix("^").removesuffix("$")
 
 
 class SubParameters(NamedTuple):
@@ -81,14 +79,14 @@ class PartRules(NamedTuple):
     """How weights are joined from their tensor-parallel parts, by name. `rows`: of a vocabulary, without its padding;
     `refused`: names and reasons."""
 
-    maps: NameTable[Mapping[str, Any]]
-    whole: NameTable[bool]
-    averages: NameTable[bool]
-    halves: NameTable[bool]
-    sub_parameters: NameTable[SubParameters]
-    columns: NameTable[bool]
-    vocabulary: NameTable[bool]
-    refused: NameTable[str]
+    maps: PatternTable[Mapping[str, Any]]
+    whole: PatternTable[bool]
+    averages: PatternTable[bool]
+    halves: PatternTable[bool]
+    sub_parameters: PatternTable[SubParameters]
+    columns: PatternTable[bool]
+    vocabulary: PatternTable[bool]
+    refused: PatternTable[str]
     rows: int | None
 
 
@@ -97,8 +95,8 @@ def part_rules(value: Any, path: str) -> PartRules | None:
     if not isinstance(value, dict):
         return None
 
-    def table(key: str) -> NameTable[bool]:
-        return NameTable(((pattern, True) for pattern in _listed(value.get(key))), path)
+    def table(key: str) -> PatternTable[bool]:
+        return PatternTable(((pattern, True) for pattern in _listed(value.get(key))), path)
 
     affine, refused = value.get(_AFFINE) or {}, value.get("autotp_unsupported_parameter_patterns") or {}
     for name, found in ((_AFFINE, affine), ("autotp_unsupported_parameter_patterns", refused)):
@@ -109,11 +107,11 @@ def part_rules(value: Any, path: str) -> PartRules | None:
     maps = affine.get("params") or {}
     rows = value.get("original_vocab_size")
     return PartRules(
-        NameTable(maps.items() if isinstance(maps, dict) else [(None, {})], path),
+        PatternTable(maps.items() if isinstance(maps, dict) else [(None, {})], path),
         table("tp_replicated_parameter_patterns"), table("parameter_to_average_patterns"),
-        table("parameter_with_2_sub_params_cat_dim_0"), NameTable(_sub_parameters(value, path), path),
+        table("parameter_with_2_sub_params_cat_dim_0"), PatternTable(_sub_parameters(value, path), path),
         table("parameter_with_row_parallelism_patterns"), table("vocabulary_parameter_patterns"),
-        NameTable(((pattern, str(reason)[:200]) for pattern, reason in refused.items()), path),
+        PatternTable(((pattern, str(reason)[:200]) for pattern, reason in refused.items()), path),
         rows if type(rows) is int else None,
     )  # fmt: skip
 

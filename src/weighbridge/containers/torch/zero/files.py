@@ -11,13 +11,13 @@
     stage 3      each weight is cut into one part a process, padded to equal sizes; these are stored one after the other
 
 The number after mp_rank counts tensor-parallel parts, stage by stage of a pipeline (`checkpoint_parallel_dimensions`).
-Their processes have a part of each of the stage's weights; the model states state how these are joined (`zero_rules`).
+Their processes have a part of each of the stage's weights; the model states state how these are joined (`rules`).
 
 Groups of experts are cut over fewer processes (`partition_count`): every second process, say, has the first half of
 the experts. Each counts its experts from 0.
 
 Every file is a file of torch.save; an abstract machine reads its pickle, which is never unpickled. The functions here
-read the values of a file; `zero_join` makes weights of those of all files, and `models/zero` opens folders.
+read the values of a file; `join` makes weights of those of all files, and `models/zero` opens folders.
 Reference: deepspeed/utils/zero_to_fp32.py and deepspeed/checkpoint of DeepSpeed 0.19; the values are those that
 zero_to_fp32 computes. Frozen weights of stage 1, which that omits, are read from the model states.
 """
@@ -35,7 +35,7 @@ from weighbridge.base.limits import DIMS, SHARDS, SIGNED_64
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.containers.base import Entry, Index
-from weighbridge.containers.torch.zero_rules import RULES, PartRules, part_rules
+from weighbridge.containers.torch.zero.rules import RULES, PartRules, part_rules
 from weighbridge.unpickle.tree import TensorLeaf
 
 #: The folder of a universal checkpoint's weights, and a weight's file in it.
@@ -112,7 +112,7 @@ class OptimizerStates:
 
 
 @dataclass(frozen=True)
-class Copies:
+class LayerCopies:
     """The content of a file of a layer of a pipeline, or of an expert (`layer` is None), in 16 bits."""
 
     path: str
@@ -141,7 +141,7 @@ def model_states(file: int, index: Index, value: Any) -> ModelStates:
     step = top.get("global_steps")
     if top.get("ds_autoep_layers") is not None or top.get("autoep_layers") is not None:
         raise UnsupportedError(f"{path}: experts that DeepSpeed's AutoEP shares among processes",
-                               hint="convert it by DeepSpeed's ds_to_universal.py first")  # fmt: skip
+                               hint="convert it by DeepSpeed's ds_to_universal first")  # fmt: skip
     sizes = top.get("checkpoint_parallel_dimensions")
     listed = [sizes.get(key) for key in ("pp_degree", "tp_degree")] if isinstance(sizes, dict) else []
     counts = [n for n in listed if type(n) is int and 0 < n <= SHARDS]
@@ -193,7 +193,7 @@ def optimizer_states(file: int, index: Index, value: Any) -> OptimizerStates:
     return OptimizerStates(path, file, stage, ranks, stored, gaps, _step(index, state), counts)
 
 
-def copies(file: int, index: Index, value: Any) -> Copies:
+def copies(file: int, index: Index, value: Any) -> LayerCopies:
     """`value`: the nested value of the file of a layer or an expert."""
     path = index.files[0].name
     name = path.rpartition("/")[2]
@@ -201,7 +201,7 @@ def copies(file: int, index: Index, value: Any) -> Copies:
     if match is None:
         raise FormatError("not the file of a layer or an expert", path=path)
     layer = int(match["layer"]) if match.re is _LAYER else None
-    return Copies(path, file, layer, int(match["part"] or 0), _entries(index, _dict(value, path, "the file")))
+    return LayerCopies(path, file, layer, int(match["part"] or 0), _entries(index, _dict(value, path, "the file")))
 
 
 def _step(index: Index, state: Mapping[Any, Any]) -> int | None:

@@ -1,5 +1,5 @@
 """The files of all processes of a ZeRO checkpoint together: whether they are one checkpoint, and the whole weights,
-as pieces of stored tensors. `zero` reads the files."""
+as pieces of stored tensors. `files` reads the files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SHARDS
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers.base import Entry
-from weighbridge.containers.torch.zero import Copies, ModelStates, OptimizerStates, numbers_of
-from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, joined_parts, whole
-from weighbridge.containers.torch.zero_rules import RULES
+from weighbridge.containers.torch.zero.files import LayerCopies, ModelStates, OptimizerStates, numbers_of
+from weighbridge.containers.torch.zero.parts import JoinedWeight, ZeroPiece, ZeroWeight, joined_parts, whole
+from weighbridge.containers.torch.zero.rules import RULES
 
 Weight = TypeVar("Weight")
 _SHARDED: Final = 3
@@ -62,8 +62,7 @@ def faults(parts: Sequence[ZeroPart]) -> Iterator[ZeroFault]:
     """The reasons for which the files aren't one checkpoint."""
     models = [model for part in parts for model in part.models]
     states = [state for part in parts for state in part.optimizer.values()]
-    for state in states:
-        first = states[0]
+    for state, first in ((state, states[0]) for state in states):
         if (state.stage, state.ranks) != (first.stage, first.ranks):
             message = f"stage {state.stage} of {state.ranks} processes, others are stage {first.stage} of {first.ranks}"
             yield ZeroFault("mixed", message, state.path)
@@ -145,7 +144,7 @@ def _faults_between(parts: Sequence[ZeroPart]) -> Iterator[ZeroFault]:
             yield ZeroFault("missing", f"{len(stage)} of {len(stages[0])} tensor-parallel parts of a stage", "")
 
 
-def join(parts: Sequence[ZeroPart], further: Sequence[Copies] = ()) -> dict[str, JoinedWeight]:
+def join(parts: Sequence[ZeroPart], further: Sequence[LayerCopies] = ()) -> dict[str, JoinedWeight]:
     """The whole weights and buffers. FormatError if the sizes disagree."""
     weights: dict[str, JoinedWeight] = {}
     for stage in stages_of(parts):
@@ -176,10 +175,10 @@ def _joined(name: str, parts: Sequence[ZeroWeight], model: ModelStates) -> Joine
     return joined_parts(name, parts, model.rules, model.path)
 
 
-def _add_copies(weights: dict[str, JoinedWeight], further: Sequence[Copies], parts: Sequence[ZeroPart]) -> None:
+def _add_copies(weights: dict[str, JoinedWeight], further: Sequence[LayerCopies], parts: Sequence[ZeroPart]) -> None:
     """Adds the buffers and frozen weights of a pipeline's layers."""
     tied = {name.split(".", 2)[2] for name in weights if name.startswith(_TIED) and name.count(".") > 1}
-    layers: dict[int, list[Copies]] = {}
+    layers: dict[int, list[LayerCopies]] = {}
     for file in further:
         if file.layer is not None:
             layers.setdefault(file.layer, []).append(file)

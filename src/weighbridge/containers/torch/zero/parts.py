@@ -1,5 +1,5 @@
 """Tensor-parallel parts of a ZeRO checkpoint's weights: the place of each part's blocks in the whole weight, by the
-rules of `zero_rules`."""
+rules of `rules`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, SIGNED_64
 from weighbridge.base.spec import Shape, Spec, c_strides
+from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry
 from weighbridge.containers.boxes import Box, Hole, Tile, tile
-from weighbridge.containers.torch.zero_rules import PartRules, SubParameters
+from weighbridge.containers.torch.zero.rules import PartRules, SubParameters
 
 
 class ZeroPiece(NamedTuple):
@@ -57,7 +58,7 @@ def whole(weight: ZeroWeight) -> JoinedWeight:
     return JoinedWeight(weight.spec, (weight,))
 
 
-class Layout(NamedTuple):
+class BlockLayout(NamedTuple):
     """The shape of a whole weight, and its blocks."""
 
     shape: Shape
@@ -98,7 +99,7 @@ def joined_parts(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path:
     return JoinedWeight(spec, tuple(parts) if tiles else (), tuple(blocks), tiles)
 
 
-def _cut(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path: str) -> Layout:
+def _cut(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path: str) -> BlockLayout:
     """A weight of parts that are next to each other along an axis, in sections if it has sub-parameters."""
     shapes = [part.spec.shape for part in parts]
     if (sub := rules.sub_parameters.find(name)) is not None:
@@ -125,7 +126,7 @@ def _sub_parameters(
         widths = tuple((size // len(parts),) * len(parts) for size in sizes)
     if widths is None or tuple(map(sum, widths)) != sizes or any(len(cut) != len(parts) for cut in widths):
         raise FormatError("not the sub-parameters of as many tensor-parallel parts", path=path, field=name,
-                          found=f"{list(sizes[:8])} in {len(parts)} parts")  # fmt: skip
+                          found=f"{list(sizes[:8])} in {plural(len(parts), 'part')}")  # fmt: skip
     known = sum(sizes) * math.prod(n for axis, n in enumerate(sub.shape) if n >= 0 and axis != sub.axis)
     shape = [elements // max(known, 1) if n < 0 else n for n in sub.shape]
     shapes = [(*shape[: sub.axis], sum(cut[n] for cut in widths), *shape[sub.axis + 1 :]) for n in range(len(parts))]
@@ -135,7 +136,7 @@ def _sub_parameters(
     return shapes, widths
 
 
-def _sections(name: str, shapes: Sequence[Shape], axis: int, widths: Sequence[Sequence[int]], path: str) -> Layout:
+def _sections(name: str, shapes: Sequence[Shape], axis: int, widths: Sequence[Sequence[int]], path: str) -> BlockLayout:
     """Sections along `axis` of the parts' shapes, each of parts of these widths."""
     if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) > 1:
         raise FormatError("tensor-parallel parts have different shapes", path=path, field=name,
@@ -150,10 +151,10 @@ def _sections(name: str, shapes: Sequence[Shape], axis: int, widths: Sequence[Se
             blocks.append(Block(box, part, before[part] * strides[axis], strides))
             before[part] += width
             at += width
-    return Layout((*shapes[0][:axis], at, *shapes[0][axis + 1 :]), blocks)
+    return BlockLayout((*shapes[0][:axis], at, *shapes[0][axis + 1 :]), blocks)
 
 
-def _mapped(name: str, saved: Mapping[str, Any], parts: Sequence[ZeroWeight], path: str) -> Layout:
+def _mapped(name: str, saved: Mapping[str, Any], parts: Sequence[ZeroWeight], path: str) -> BlockLayout:
     """The blocks of an affine map, which states each block's elements in the whole weight and in its part, by offset
     and strides."""
     shape = _integers(saved.get("logical_shape")) if isinstance(saved, dict) else None
@@ -169,7 +170,7 @@ def _mapped(name: str, saved: Mapping[str, Any], parts: Sequence[ZeroWeight], pa
         blocks += kept
     else:
         if shape is not None and ranks and len(ranks) == len(parts):
-            return Layout(shape, blocks)
+            return BlockLayout(shape, blocks)
     raise FormatError("not the places of the blocks of tensor-parallel parts", path=path, field=name)
 
 
