@@ -239,8 +239,8 @@ def test_the_embedding_is_divided_by_the_root_of_its_width(
 
 @pytest.mark.parametrize(("value", "bf16"), [(4.0, 4.0), (33.941125, 34.0), (50.596443, 50.5), (61.967734, 62.0)])
 def test_the_factor_of_an_embedding_is_rounded(value: float, bf16: float) -> None:
-    assert maxtext_roles._rounded(value, "BF16") == bf16
-    assert maxtext_roles._rounded(value, "F32") == float(np.float32(value))
+    assert maxtext_roles.rounded(value, "BF16") == bf16
+    assert maxtext_roles.rounded(value, "F32") == float(np.float32(value))
 
 
 def test_padding_and_the_optimizer_are_listed(root: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ class MaxTextParameters:
             return self._norm(node)
         node = transpose(node) if role == "head" else node
         if role == "embed" and self.repeated is not None:
-            node = scaled(node, _rounded(math.sqrt(node.spec.shape[1]), self.repeated.root), over=True)
+            node = scaled(node, rounded(math.sqrt(node.spec.shape[1]), self.repeated.root), over=True)
         more = node.spec.shape[0] - rows
         if more <= 0:
             return node
@@ -174,13 +174,13 @@ class MaxTextParameters:
         return node
 
 
-def _rounded(value: float, kind: str) -> float:
+def rounded(value: float, kind: str) -> float:
     """A number as F32 or BF16."""
     (bits,) = struct.unpack("<I", struct.pack("<f", value))
     if kind == "BF16":
         bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-    (rounded,) = struct.unpack("<f", struct.pack("<I", bits))
-    return float(rounded)
+    (number,) = struct.unpack("<f", struct.pack("<I", bits))
+    return float(number)
 
 
 def _cut(node: Node | None, cuts: Sequence[tuple[int, int]]) -> Node | None:

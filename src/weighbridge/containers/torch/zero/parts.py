@@ -76,7 +76,7 @@ def joined_parts(name: str, parts: Sequence[ZeroWeight], rules: PartRules, path:
         shapes = [str(part.spec) for part in parts[:8]]
         raise FormatError("tensor-parallel parts have different shapes", path=path, field=name, found=shapes)
     if saved is not None:
-        layout = _mapped(name, saved, parts, path)
+        layout = affine_blocks(name, saved, parts, path)
     elif name in rules.whole:
         return whole(parts[0])
     elif name in rules.averages:
@@ -154,7 +154,7 @@ def _sections(name: str, shapes: Sequence[Shape], axis: int, widths: Sequence[Se
     return BlockLayout((*shapes[0][:axis], at, *shapes[0][axis + 1 :]), blocks)
 
 
-def _mapped(name: str, saved: Mapping[str, Any], parts: Sequence[ZeroWeight], path: str) -> BlockLayout:
+def affine_blocks(name: str, saved: Mapping[str, Any], parts: Sequence[ZeroWeight], path: str) -> BlockLayout:
     """The blocks of an affine map, which states each block's elements in the whole weight and in its part, by offset
     and strides."""
     shape = _integers(saved.get("logical_shape")) if isinstance(saved, dict) else None
