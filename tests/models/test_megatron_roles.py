@@ -407,6 +407,7 @@ def test_layers_of_a_pipeline_are_numbered_from_the_first() -> None:
     assert list(modern_names(["0.weight", "1.bias"]).values()) == ["0.weight", "1.bias"]
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_the_folders_of_ranks_are_not_listed_as_left_out(tmp_path: Path) -> None:
     hf = original(tmp_path / "hf", CONFIGS["llama"])
     source = rank(tmp_path / "step", parameters(hf, CONFIGS["llama"], "apart"))
