@@ -309,7 +309,7 @@ def _locate_in_folder(folder: Path) -> Place:
         elif len(models) > 1:
             hint = f"name one of {', '.join(weights[:4])}"
             raise UsageError(f"{folder} holds {plural(len(models), 'model')}", hint=hint)
-        elif len(weights) > 1 and (number := numbered(weights[0])):
+        elif number := numbered(weights[0]):
             files = _siblings(folder / weights[0], number)
         else:
             files = tuple(folder / name for name in weights)
