@@ -175,7 +175,7 @@ def to_diffusers(known: NameTable, tensors: Mapping[str, LogicalTensor]) -> Rena
         if place is None:
             unknown.append(name)
             continue
-        for template, part in zip(place.row.diffusers, _parts(name, place.row, node, tensors), strict=True):
+        for template, part in zip(place.row.diffusers, parts_of(name, place.row, node, tensors), strict=True):
             new = filled(template, place.numbers)
             out[new], sources[new] = part, (name,)
     return Renaming(out, sources, tuple(unknown))
@@ -199,12 +199,13 @@ def to_original(known: NameTable, tensors: Mapping[str, LogicalTensor]) -> Renam
         parts = tuple(filled(template, place.numbers) for template in place.row.diffusers)
         if missing := [part for part in parts if part not in tensors]:
             raise FormatError(f"{new} consists of {plural(len(parts), 'tensor')}, but {missing[0]} is missing")
-        out[new] = _joined(name, place.row, [tensors[part] for part in parts], tensors)
+        out[new] = joined(name, place.row, [tensors[part] for part in parts], tensors)
         sources[new] = tuple(stored[part] for part in parts)
     return Renaming(out, sources, tuple(unknown))
 
 
-def _parts(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, LogicalTensor]) -> list[LogicalTensor]:
+def parts_of(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, LogicalTensor]) -> list[LogicalTensor]:
+    """The tensors of diffusers that hold a tensor's rows. `tensors`: with the weight of its module."""
     from weighbridge.tensors.nodes import reshape, transpose
 
     shape = node.spec.shape
@@ -231,7 +232,8 @@ def _rows_of_parts(
     return [_row_range(node, start, size) for start, size in zip(accumulate((0, *sizes[:-1])), sizes, strict=True)]
 
 
-def _joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping[str, LogicalTensor]) -> LogicalTensor:
+def joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping[str, LogicalTensor]) -> LogicalTensor:
+    """The tensor of a single file whose rows are in tensors of diffusers."""
     from weighbridge.tensors.nodes import concat, reshape, transpose
 
     first = parts[0]
