@@ -8,7 +8,7 @@ values, and depends on the machine, so it can't be reproduced.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import mul, sub
+from operator import mul, sub, truediv
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -106,5 +106,5 @@ def over_deviation(values: F32s, variances: F32s) -> F32s:
 
 #: Operations on two arrays, element by element. Each step is rounded to F32, like torch's.
 PAIRS: Final[Mapping[str, Callable[[F32s, F32s], F32s]]] = MappingProxyType(
-    {"times": mul, "minus": sub, "over_deviation": over_deviation}
+    {"times": mul, "minus": sub, "over": truediv, "over_deviation": over_deviation}
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
+from weighbridge.conversion.comfy import to_comfy
+from weighbridge.conversion.options import ComfyOptions
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
@@ -77,7 +79,8 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
         renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
         stored = packed_rename.parts(each, named.tensors, renamed)
         tensors |= {known[part.name].prefix + name: node for name, node in stored.items()}
-    draft = to_container(with_nodes(model, tensors), options, kind)
+    whole = with_nodes(model, tensors)
+    draft = to_comfy(whole, options) if isinstance(options, ComfyOptions) else to_container(whole, options, kind)
     draft.metadata = {"format": "pt"}
     draft.losses += losses
     files = [part.name for part in pipeline.index.parts if not part.has_weights]

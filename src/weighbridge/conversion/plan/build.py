@@ -20,6 +20,7 @@ from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
     CastOptions,
+    ComfyOptions,
     GenericGgufOptions,
     GgufFileOptions,
     GgufOptions,
@@ -238,6 +239,16 @@ def _to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, kind: 
     return to_folder(model, options, WEIGHTS[kind])
 
 
+def _to_comfy(model: OpenModel, options: ComfyOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.comfy import to_comfy
+
+    if model.place.trainer == PIPELINE:
+        from weighbridge.conversion.pipelines.single_file import to_single_file
+
+        return to_single_file(model, options, kind)
+    return to_comfy(model, options)
+
+
 def _to_container(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     if model.place.trainer == PIPELINE and kind in WEIGHTS.values():
         from weighbridge.conversion.pipelines.single_file import to_single_file
@@ -261,6 +272,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         GenericGgufOptions: (None, _to_generic_gguf),
         WhisperOptions: (None, _to_ggml),
         GraphOptions: (None, _to_graph),
+        ComfyOptions: (None, _to_comfy),
         HfOptions: (unwrapped_folder, _to_folder),
         TorchFolderOptions: (unwrapped_folder, _to_folder),
     }

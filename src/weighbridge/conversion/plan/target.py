@@ -19,6 +19,7 @@ from weighbridge.conversion.options import (
     AdapterOptions,
     CastOptions,
     CheckpointOptions,
+    ComfyOptions,
     GenericGgufOptions,
     MlxTowersOptions,
     MmprojOptions,
@@ -43,6 +44,7 @@ DCP: Final = "dcp"
 _BY_OPTION: Final[Mapping[tuple[str, str], type[TargetOptions]]] = MappingProxyType(
     {
         ("hf", "scheme"): SchemeOptions,
+        ("safetensors", "comfy_quant"): ComfyOptions,
         ("gguf", "arch"): GenericGgufOptions,
         ("gguf", "mmproj"): MmprojOptions,
         ("mlx", "towers"): MlxTowersOptions,

@@ -33,7 +33,7 @@ from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.transform.base import Transformed, with_nodes
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor, Node
 
 
 _MERGE: Final = "merge it: wb convert MODEL DST --lora LORA"
@@ -171,7 +171,7 @@ def one_pair(module: str, row: NameRow, changes: list[PictureChange]) -> Picture
     pairs = [_pair(change, module) for change in changes]
     downs, ups = [down for down, _ in pairs], [up for _, up in pairs]
     dora = [change.lengths for change in changes if change.lengths is not None]
-    if dora and len(dora) != len(changes):
+    if len(dora) not in (0, len(changes)):
         raise UnsupportedError(f"{module}: only some of its parts have the lengths of a DoRA", hint=_MERGE)
     scales = {change.scale for change in changes}
     data = downs[0].read_all().tobytes()
@@ -179,9 +179,9 @@ def one_pair(module: str, row: NameRow, changes: list[PictureChange]) -> Picture
     down, up = (downs[0], ups) if equal else (concat(downs), _blocks(ups, [change.scale for change in changes]))
     weight = _matrix(down, concat(up))
     whole = as_node(joined(_WEIGHT, row, [*up], weight))
-    columns = [reshape(one, (one.spec.elements, 1)) for one in dora]
-    lengths = as_node(joined(_WEIGHT, row, [*columns], weight)) if dora else None
-    scale = changes[0].scale if len(scales) == 1 else 1.0
+    columns: list[LogicalTensor] = [reshape(one, (one.spec.elements, 1)) for one in dora]
+    lengths = as_node(joined(_WEIGHT, row, columns, weight)) if dora else None
+    scale = 1.0 if len(scales) > 1 else changes[0].scale
     return changes[0]._replace(parts={"down": down, "up": whole}, scale=scale, lengths=lengths)
 
 

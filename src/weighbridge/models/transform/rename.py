@@ -107,6 +107,8 @@ def rename(model: OpenModel, names: RenameRules) -> Transformed:
             raise UsageError(f"{unnamed[0]!r} would be left without a name")
         plain, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
         done = done.then(Transformed(plain, renamed, changed=changed, notes=notes))
+    if names.lora_base is not None and not names.to_names:
+        raise UsageError("--lora-base applies to --to-names", hint="--to-names kohya, comfy, diffusers or peft")
     if names.to_names:
         done = done.then(to_dialect(done.model, names.to_names, names.lora_base))
     return done
