@@ -485,6 +485,22 @@ CASES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
         },
         PREPROCESSOR,
     ),
+    "llava-siglip": (
+        "Llava",
+        {
+            "text_config": {**_TEXT, "model_type": "llama"}, "image_token_index": 30, "vision_feature_layer": -2,
+            "vision_feature_select_strategy": "full", "vision_config": {**_VISION, "model_type": "siglip_vision_model"},
+        },
+        PREPROCESSOR,
+    ),
+    "llava-siglip-layers": (
+        "Llava",
+        {
+            "text_config": {**_TEXT, "model_type": "llama"}, "image_token_index": 30, "vision_feature_layer": [1, -1],
+            "vision_feature_select_strategy": "full", "vision_config": {**_VISION, "model_type": "siglip_vision_model"},
+        },
+        PREPROCESSOR,
+    ),
     "lightonocr": (
         "LightOnOcr",
         {
@@ -841,6 +857,7 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
         "vision_config": {"layer_norm_eps": 1e-4},
     },
     "gemma4": {"vision_config": {"layer_norm_eps": 1e-4}},
+    "llava-siglip": {"vision_config": {"layer_norm_eps": 1e-4}},
     "embedding-gemma2-audio": {"audio_config": {"input_feat_size": 64}},
     "gemma4-unified": {
         "vision_config": {"layer_norm_eps": 1e-4},
@@ -853,6 +870,11 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
     "lightonocr": {"architectures": ["LightOnOCRForConditionalGeneration"], "vision_config": {"layer_norm_eps": 1e-4}},
     "lightonocr-gelu": {"architectures": ["LightOnOCRForConditionalGeneration"]},
 }
+
+
+#: Models for which the reference converter has no class: llama.cpp and transformers compute the same
+#: (test_images_in_llamacpp.py).
+WITHOUT_REFERENCE: Final = ("llava-siglip", "llava-siglip-layers")
 
 
 #: Folders without a language model that converts: it is in another folder, or has no output.
@@ -1077,6 +1099,11 @@ def expected(case: dict[str, Any], outtype: str) -> list[list[Any]]:
 @cache
 def golden() -> dict[str, Any]:
     return {name: json.loads((GOLDEN / f"{name}.json").read_text()) for name in CASES}
+
+
+def referenced() -> dict[str, Any]:
+    """The cases with what the reference converter makes of them."""
+    return {name: case for name, case in golden().items() if name not in WITHOUT_REFERENCE}
 
 
 def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from tests.containers._gguf_models import VOCAB, Metadata, Tensors, model, rende
 from tests.fit.hollow import decoded
 from tests.models.family_judges import golden
 from tests.models.projector_cases import expected
-from tests.models.projector_cases import golden as projectors
+from tests.models.projector_cases import referenced as projectors
 from tests.models.record_families import writing
 from tests.oracles import mtmd_loads
 from tests.oracles.llama_loads import Judge

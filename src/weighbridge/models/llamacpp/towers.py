@@ -52,9 +52,7 @@ def towers_of(model: OpenModel) -> Towers:
     listed = model.config.get("architectures")
     class_ = listed[0] if isinstance(listed, list) and listed else model.config.get("model_type")
     if (family := projector_of_hf(model.config)) is None:
-        classes = sorted(name for table in projectors().values() for name in table.architectures)
-        what = f"no projector's table has the class {class_}" if class_ else "no config.json names the model's class"
-        raise UnsupportedError(what, hint=f"known: {', '.join(classes)}")
+        raise _without_table(class_)
     config = {**model.config, PREPROCESSOR: preprocessor(model)}
     sizes = family.sizes_from_hf(config)
     try:
@@ -77,6 +75,18 @@ def towers_of(model: OpenModel) -> Towers:
             raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
     resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
     return Towers(resolved, config, dropped, extra, tuple(others))
+
+
+def _without_table(class_: str | None) -> UnsupportedError:
+    tables = [table for table in projectors().values() if class_ in table.architectures]
+    conditions = [(table.document.layers, table.architectures[class_].requires) for table in tables if class_]
+    if needs := [sets[name].hf[0] for sets, name in conditions if name]:
+        return UnsupportedError(
+            f"no projector's table has this {class_}", hint=f"it converts with {' or '.join(needs)}"
+        )
+    classes = sorted({name for table in projectors().values() for name in table.architectures})
+    what = f"no projector's table has the class {class_}" if class_ else "no config.json names the model's class"
+    return UnsupportedError(what, hint=f"known: {', '.join(classes)}")
 
 
 def preprocessor(model: OpenModel) -> dict[str, Any]:
