@@ -1,4 +1,4 @@
-"""What the GGUF of a decision model has besides its base model's: the rows or matrices by which it decides, keys, and
+"""The additions of a decision model's GGUF to its base model's: the rows or matrices by which it decides, keys, and
 the prompt. Follows conversion/lev.py, pplx_decider.py, qwen.py `OpenJevModel`, lfm2.py `D1Model` (llama.cpp b11549)."""
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _scattered(decision: Decision, readout: Readout, model: OpenModel) -> Logica
 
 
 def add_keys(draft: PlanBuilder, decision: Decision | None, architecture: str) -> None:
-    """Inserts its keys behind the architecture's, and its prompt behind the tokenizer's."""
+    """Inserts its keys after the architecture's, and its prompt after the tokenizer's."""
     if decision is None:
         return
     start = f"{architecture}.decision."

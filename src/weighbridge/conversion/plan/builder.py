@@ -115,7 +115,7 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
 
 
 def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
-    """Returns one loss per tensor of which a GGUF has fewer elements than a folder, or a number computed from it."""
+    """Returns one loss per tensor that a GGUF has with fewer elements than a folder, or in the form of a computed one."""
     family, losses = resolved.family, []
     computed = [name for name in family.one_way if family.rows[name].computed]
     parts = {role: name for name in computed for role in family.rows[name].read_with}
@@ -135,7 +135,7 @@ def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
 
 
 def check_two_way(model: OpenModel) -> None:
-    """Raises UnsupportedError for a GGUF with tensors of which no folder can be made."""
+    """Raises UnsupportedError for a GGUF with tensors that no folder can be made from."""
     for role, why in model.family.one_way.items():
         if (role, ()) in model.resolved.known_roles:
             name = model.family.rows[role].names["gguf"]
