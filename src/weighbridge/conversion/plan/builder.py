@@ -115,7 +115,7 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
 
 
 def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
-    """Returns one loss per tensor that a GGUF has with fewer elements than a folder, or in the form of a computed one."""
+    """Returns one loss per tensor that a GGUF has with fewer elements than a folder, or computed with others."""
     family, losses = resolved.family, []
     computed = [name for name in family.one_way if family.rows[name].computed]
     parts = {role: name for name in computed for role in family.rows[name].read_with}
