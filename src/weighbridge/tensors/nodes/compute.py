@@ -21,7 +21,7 @@ from weighbridge.tensors.reference import legacy_blocks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Rows of the squares that the kernel of a transpose moves. A band has whole squares even if its rows are wide, up to
+# Rows of the squares that the kernel of a transpose moves. A band has two rows of squares even if they are wide, up to
 # eight times `BAND`: eight rows take three times as long.
 _SIDE = 16
 #: Memory for making a band of a source, if fewer rows take less.
@@ -320,8 +320,8 @@ class Transpose(UnaryNode):
         """Rows of the source per band, fewer if that takes less memory."""
         height, width = self.source.spec.shape[-2:]
         row_bytes = max(width * self.spec.dtype.size, 1)
-        rows = BAND // row_bytes // _SIDE * _SIDE or min(_SIDE, 8 * BAND // row_bytes)
-        rows = max(1, min(height, rows))
+        rows = max(BAND // row_bytes, min(2 * _SIDE, 8 * BAND // row_bytes))
+        rows = max(1, min(height, rows // _SIDE * _SIDE or rows))
         cost = self.source.scratch(0, rows)
         while rows > 1 and cost > _BAND_COST:
             half = -(-rows // 2)
