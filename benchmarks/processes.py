@@ -1,6 +1,6 @@
-"""Whole processes beside llama-quantize, by type, as Markdown: `processes.py ROUNDS [BILLIONS [TYPE ...]]`, the weights of
-the model and some of the types. Files are compared. The peer runs once: it takes minutes, and other load hardly changes the
-processor's seconds.
+"""Whole processes beside llama-quantize, by type, as Markdown: `processes.py ROUNDS [BILLIONS [TYPE ...]]`, the weights
+of the model and some of the types. Files are compared. The peer runs once: it takes minutes, and other load hardly
+changes the processor's seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.oracles import llama_quantize  # noqa: E402
 
 # Times less of the processor than llama-quantize takes.
 SEARCHED = MappingProxyType(
-    {**dict.fromkeys(("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K"), 10), "IQ4_XS": 25, "IQ3_XXS": 6}
+    {**dict.fromkeys(("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K"), 10), "IQ4_XS": 25, "IQ3_S": 6}
 )
 PLAIN = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 COPIED, SCALED = 0.8, 1.9  # of the speed of cp + fsync; two threads against one
@@ -81,8 +81,9 @@ def main(rounds: int, billions: float, names: Sequence[str], work: Path) -> None
     print(f"## quantize-processes\n\nA GGUF of {billions:g} billion weights in bf16, its pages in memory, by whole")
     print("processes on two threads: seconds, and those of the processor. Beside them ours from the folder of the same")
     print("model, and a copy of what is written.\n")
-    print("| type | ours, two threads | processor | one thread | from the folder, processor | llama-quantize | processor "
-          "| times less | cp + fsync |")  # fmt: skip
+    columns = ("type", "ours, two threads", "processor", "one thread", "from the folder, processor", "llama-quantize",
+               "processor", "times less", "cp + fsync")  # fmt: skip
+    print(f"| {' | '.join(columns)} |")
     print("|---|" + "--:|" * 8)
     slow, apart, behind = [], [], []
     for name in names:
@@ -93,8 +94,11 @@ def main(rounds: int, billions: float, names: Sequence[str], work: Path) -> None
             raise SystemExit(f"{name}: other bytes than llama-quantize's")
         folder = ours(made, target, name, 2)
         times = other.processor / two.processor
-        print(f"| {name} | {two.wall:.2f} s | {two.processor:.2f} s | {one.wall:.2f} s | {folder.processor:.2f} s "
-              f"| {other.wall:.1f} s | {other.processor:.1f} s | {times:.1f} | {copy.wall:.2f} s |", flush=True)  # fmt: skip
+        print(
+            f"| {name} | {two.wall:.2f} s | {two.processor:.2f} s | {one.wall:.2f} s | {folder.processor:.2f} s "
+            f"| {other.wall:.1f} s | {other.processor:.1f} s | {times:.1f} | {copy.wall:.2f} s |",
+            flush=True,
+        )
         scale, share = one.wall / two.wall, copy.wall / two.wall
         slow += [f"{name} {times:.1f}x of {SEARCHED[name]}x"] if times < SEARCHED.get(name, 0) else []
         apart += [f"{name} {scale:.2f}"] if name in SEARCHED and scale < SCALED else []
