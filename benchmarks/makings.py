@@ -159,15 +159,52 @@ def llama(folder: Path, gigabytes: float) -> Path:
     """A Llama folder in BF16 with a real (small) SentencePiece vocabulary, of about that many gigabytes."""
     folder.mkdir(parents=True)
     vocabulary = _vocabulary(folder)
-    layer: Spans = [(f"model.layers.{{}}.{name}.weight", "BF16", shape) for name, shape in _LAYER]
-    layer_bytes = sum(_size(dtype, shape) for _, dtype, shape in layer)
-    layers = max(1, round(gigabytes * 1e9 / layer_bytes))
-    spans: Spans = [("lm_head.weight", "BF16", (vocabulary, _HIDDEN))]
-    spans += [("model.embed_tokens.weight", "BF16", (vocabulary, _HIDDEN))]
-    spans += [(name.format(i), dtype, shape) for i in range(layers) for name, dtype, shape in layer]
-    spans += [("model.norm.weight", "BF16", (_HIDDEN,))]
+    layers, spans = _text(gigabytes, vocabulary, "model.")
     safetensors(folder / "model.safetensors", spans)
     (folder / "config.json").write_text(json.dumps(_config(layers, vocabulary)))
+    return folder
+
+
+def _text(gigabytes: float, vocabulary: int, prefix: str) -> tuple[int, Spans]:
+    """Layers of a Llama of about that many gigabytes, and its tensors."""
+    layer: Spans = [(f"{prefix}layers.{{}}.{name}.weight", "BF16", shape) for name, shape in _LAYER]
+    layers = max(1, round(gigabytes * 1e9 / sum(_size(dtype, shape) for _, dtype, shape in layer)))
+    spans: Spans = [("lm_head.weight", "BF16", (vocabulary, _HIDDEN))]
+    spans += [(f"{prefix}embed_tokens.weight", "BF16", (vocabulary, _HIDDEN))]
+    spans += [(name.format(i), dtype, shape) for i in range(layers) for name, dtype, shape in layer]
+    return layers, [*spans, (f"{prefix}norm.weight", "BF16", (_HIDDEN,))]
+
+
+def idefics3(folder: Path, gigabytes: float) -> Path:
+    """A folder of Idefics 3 in BF16: the tower of SigLIP so400m (0.8 GB) and a Llama of about that many gigabytes."""
+    folder.mkdir(parents=True)
+    vocabulary, scale = _vocabulary(folder), 3
+    width, inner, depth, patch, image = 1152, 4304, 27, 14, 378
+    layers, text = _text(gigabytes, vocabulary, "model.text_model.")
+    matrices = {"mlp.fc1": (inner, width), "mlp.fc2": (width, inner)}
+    matrices |= {f"self_attn.{name}": (width, width) for name in ("k_proj", "out_proj", "q_proj", "v_proj")}
+    shapes: dict[str, tuple[int, ...]] = {"embeddings.patch_embedding.weight": (width, 3, patch, patch)}
+    shapes |= {"embeddings.patch_embedding.bias": (width,)}
+    shapes |= {"embeddings.position_embedding.weight": ((image // patch) ** 2, width)}
+    for layer in (f"encoder.layers.{i}." for i in range(depth)):
+        shapes |= {f"{layer}{name}.weight": shape for name, shape in matrices.items()}
+        shapes |= {f"{layer}{name}.bias": shape[:1] for name, shape in matrices.items()}
+        shapes |= {f"{layer}layer_norm{n}.{part}": (width,) for n in (1, 2) for part in ("weight", "bias")}
+    shapes |= {f"post_layernorm.{part}": (width,) for part in ("weight", "bias")}
+    spans: Spans = [(f"model.vision_model.{name}", "BF16", shape) for name, shape in shapes.items()]
+    spans += [("model.connector.modality_projection.proj.weight", "BF16", (_HIDDEN, width * scale**2))]
+    safetensors(folder / "model.safetensors", spans + text)
+    vision = {
+        "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": depth, "num_attention_heads": 16,
+        "image_size": image, "patch_size": patch, "layer_norm_eps": 1e-6, "model_type": "idefics3_vision",
+    }  # fmt: skip
+    config = {
+        "architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3", "scale_factor": scale,
+        "text_config": _config(layers, vocabulary), "vision_config": vision, "image_token_id": 3,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    preprocessor = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": 4 * image}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     return folder
 
 
@@ -365,7 +402,7 @@ def megatron(folder: Path, gigabytes: float) -> Path:
 
 
 _TORCH = (checkpoints, hollow, torch_large, torch_many, dcp, zero2, zero3, megatron)
-_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, flux, tuned, pickles, *_TORCH)
+_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, idefics3, flux, tuned, pickles, *_TORCH)
 MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in _MAKERS}
 
 if __name__ == "__main__":

@@ -391,6 +391,33 @@ def quantize_section(work: Path, gigabytes: float) -> Section:
     )
 
 
+def vision_section(work: Path, gigabytes: float) -> Section:
+    """A model that sees, to its two GGUFs, beside the text alone and a copy of what sees."""
+    folder = make("idefics3", work / "model", gigabytes)
+    wb = [sys.executable, "-m", "weighbridge", "-q", "convert", str(folder), "--to", "gguf", "--dtype", "bf16"]
+    both, parts = work / "both", work / "parts"
+    subprocess.run([*wb, f"{both}/", "--with-mmproj"], check=True)
+    (written,) = both.glob("mmproj-*")
+    towers = written.rename(work / "towers.gguf")
+    text = shlex.join([*wb, f"{parts}/"])
+    copied = shlex.join(["cp", *_NO_REFLINK, str(towers), f"{parts}/"])
+    ours, beside = (
+        "weighbridge, both files in one command",
+        "weighbridge, the text alone, then cp + fsync of the towers",
+    )
+    size, seeing = (file.stat().st_size / 1e9 for file in (folder / "model.safetensors", towers))
+    return Section(
+        "vision",
+        f"A folder of Idefics 3 in bf16 ({size:.1f} GB, {seeing:.1f} of them its towers), its pages in memory, to "
+        "GGUFs of bf16; every output is flushed to the disk.",
+        {
+            ours: process([*wb, f"{both}/", "--with-mmproj"], fresh=both, after=sync(both)),
+            beside: process(["sh", "-c", f"{text} && {copied}"], fresh=parts, after=sync(parts)),
+        },
+        [Target("at least 0.95 of the speed of the parts", _of_cp(ours, 0.95, beside)), under_memory(300, [ours])],
+    )
+
+
 def pictures_section(work: Path, gigabytes: float, sd: str | None) -> Section:
     """An image model to one K type, so that both tools apply one rule. `sd`: the python of an environment that has
     stable-diffusion-cpp-python."""
@@ -783,6 +810,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
     "quantize": lambda work, args: quantize_section(work, args.quantized),
+    "vision": lambda work, args: vision_section(work, args.gigabytes),
     "pictures": lambda work, args: pictures_section(work, args.gigabytes, args.sd),
     **{
         f"merge-{name.replace('_', '-')}": lambda work, args, name=name: merge_section(

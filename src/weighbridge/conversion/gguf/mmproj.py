@@ -44,6 +44,7 @@ from weighbridge.models.llamacpp.towers import (
     towers_of_gguf,
 )
 from weighbridge.models.model import OpenModel, open_weights
+from weighbridge.models.resolved import ResolvedModel
 from weighbridge.tensors.nodes import LogicalTensor
 
 
@@ -98,6 +99,7 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
     if towers.folded:
         draft.losses.append(Loss("means and variances of batch norms are folded into their weights and biases"))
+    draft.losses += one_way_losses(resolved)
     unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
     for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
         parts = ", ".join(dict(unread))
@@ -106,6 +108,19 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     draft.losses += [Loss(text, effect="results") for text in facts_losses(facts, family)]
     draft.metadata = _keys(model, towers, draft, requested, options)
     return draft
+
+
+def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
+    """The tensors of which the file has fewer elements than the folder, so that no folder can be made of it."""
+    losses = []
+    for role, change in resolved.family.one_way.items():
+        instance = (role, ())
+        for name in resolved.family.holding(resolved.dialect, resolved.sizes, resolved.tensors, [instance]):
+            before, after = (node.spec for node in (resolved.tensors[name], resolved.roles[instance]))
+            if before.elements != after.elements:
+                text = f"{change}, from {list(before.shape)} to {list(after.shape)}: no folder can be made again"
+                losses.append(Loss(text, name))
+    return losses
 
 
 def tower_dtype(row: Role, name: str, spec: Spec, requested: DType) -> DType:
@@ -181,7 +196,14 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
-        graph = (model.family, *families_of_graph(model.family.gguf))
+        if reduced := family.holding("gguf", resolved.sizes, resolved.tensors, [(role, ()) for role in family.one_way]):
+            change = ", ".join(family.one_way.values())
+            raise UnsupportedError(
+                f"{path}: no folder can be made again, since {', '.join(reduced)} is {change}",
+                hint="without --projector a folder with the language model is written; "
+                "wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
+            )
+        graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
         shared = [name for f in graph for name in family.architectures if name in f.architectures]
         if not shared:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")

@@ -150,7 +150,8 @@ def resolve(own: Document, library: TableLibrary | None = None) -> dict[str, Any
     classes: dict[str, dict[str, Any]] = {}
     for name, entry in entries.items():
         part: Document = next((c for c in table["architecture"].values() if c.get("model_type") == entry.part_type), {})
-        classes[name] = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
+        inherited = ("defaults", "null", "full_layers", "requires", "forbids")
+        classes[name] = {key: part[key] for key in inherited if key in part}
         copied = ("model_type", "aliases", "part", "part_type", "part_aliases")
         classes[name] |= {key: getattr(entry, key) for key in copied}
         classes[name]["prefix"] = entry.prefixes[0]

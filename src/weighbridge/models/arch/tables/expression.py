@@ -193,7 +193,9 @@ class Evaluator:
                 raise FormatError("is no list", field=key, found=repr(value)[:80])
             return len(value) or None if value is not None else None
         if isinstance(node, ast.Constant):
-            return int(constant(node))
+            if isinstance(value := constant(node), str):
+                raise UsageError(f"{ast.unparse(node)} isn't a number")
+            return int(value)
         key = path(node) or ""
         return None if (value := self.get(key)) is None else self.operand(value, key)
 
