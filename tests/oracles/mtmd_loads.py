@@ -12,17 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-
-class Parameters(c.Structure):
-    """mtmd_context_params (tools/mtmd/mtmd.h, llama.cpp b11549)."""
-
-    _fields_ = (
-        ("use_gpu", c.c_bool), ("device", c.c_void_p), ("print_timings", c.c_bool), ("n_threads", c.c_int),
-        ("image_marker", c.c_char_p), ("media_marker", c.c_char_p), ("flash_attn_type", c.c_int), ("warmup", c.c_bool),
-        ("image_min_tokens", c.c_int), ("image_max_tokens", c.c_int), ("cb_eval", c.c_void_p),
-        ("cb_eval_user_data", c.c_void_p), ("batch_max_tokens", c.c_int32), ("progress_callback", c.c_void_p),
-        ("progress_callback_user_data", c.c_void_p),
-    )  # fmt: skip
+from weighbridge.adapters.runtimes.mtmd import Parameters
 
 
 def refusal(mmproj: Path) -> str | None:

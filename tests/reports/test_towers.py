@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ from weighbridge.base.errors import UsageError
 from weighbridge.models.llamacpp.towers import towers_of
 from weighbridge.models.open import open_model
 
-#: Cases that llama.cpp computes otherwise, and the key of their config.
+POSITIONS = "vision_config.use_absolute_position_embeddings"
+#: Cases that llama.cpp computes otherwise, and the keys of their config.
 DEVIATES = {
-    "internvl-silu": "vision_config.hidden_size", "lfm2-audio": "encoder.d_model",
-    "meralion2": "speech_mlp_scale_factor",
+    "internvl": (POSITIONS,), "internvl-chat": (POSITIONS,), "internvl-silu": (POSITIONS, "vision_config.hidden_size"),
+    "llama4": ("vision_config.pixel_shuffle_ratio",), "lfm2-audio": ("encoder.d_model",),
+    "meralion2": ("speech_mlp_scale_factor",),
+    "d1-omni": ("audio_config.d_model",), "qwen3-omni": ("vision_config.model_type",),
 }  # fmt: skip
 
 
@@ -40,9 +44,11 @@ def test_a_file_is_proved_to_have_the_towers_of_its_folder(name: str, tmp_path: 
     wb.convert(folder, exact, mmproj=True, dtype="f32")
     for first, second in ((folder, small), (folder, exact), (exact, exact)):
         report = wb.prove(first, second, run=False)
-        deviation = DEVIATES.get(name) if first != second else None
-        assert report.verdict == ("different" if deviation else "same"), report
-        assert all(str(deviation) in line for check in report.checks for line in check.details)
+        deviations = DEVIATES.get(name, ()) if first != second else ()
+        assert report.verdict == ("different" if deviations else "same"), report
+        lines = [line for check in report.checks for line in check.details]
+        assert len(lines) == len(deviations)
+        assert all(key in line for key, line in zip(deviations, lines, strict=True))
         assert [check.name for check in report.checks] == ["settings", "tensors"]
     key = next(key for key in wb.inspect(small).metadata if key.endswith("layer_norm_epsilon"))
     wb.edit(small, set={key: 0.5})
@@ -58,13 +64,53 @@ def test_a_file_is_proved_to_have_the_towers_of_its_folder(name: str, tmp_path: 
     assert (tensors.verdict, len(tensors.details)) == ("different", 1)
 
 
+#: Settings of transformers' image processor of a case.
+PROCESSORS: dict[str, dict[str, object]] = {
+    "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}},
+    "llava-siglip-layers": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 56, "width": 56}},
+    "pixtral": {
+        "image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 56},
+        "patch_size": {"height": 14, "width": 14},
+    },
+    "qwen2.5-vl": {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 3136, "max_pixels": 313600},
+    "internvl": {"image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 56, "width": 56}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_both_compute_the_same_of_an_image(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder, towers = write_folder(golden()[name], tmp_path / "model"), tmp_path / "mmproj.gguf"
+    prepared = {**golden()[name]["preprocessor"], **PROCESSORS[name]}
+    (folder / "preprocessor_config.json").write_text(json.dumps(prepared))
+    wb.convert(folder, towers, mmproj=True, dtype="f32")
+    wb.quantize(towers, small := tmp_path / "small.gguf", "Q8_0")
+    expected = "different" if name in DEVIATES else "same"
+    for first, second in ((folder, towers), (towers, folder), (folder, towers if name in DEVIATES else small)):
+        image = wb.prove(first, second).checks[-1]
+        assert (image.name, image.verdict, bool(image.details)) == ("image", expected, name in DEVIATES), image
+    assert name in DEVIATES or wb.prove(towers, small).verdict == "same"
+    wb.edit(towers, set={"clip.vision.image_mean": [0.1, 0.2, 0.9]})
+    assert wb.prove(folder, towers).checks[-1].verdict == "different"
+
+
+def test_a_sound_is_run_in_llama_cpp(tmp_path: Path) -> None:
+    folder, towers = write_folder(golden()["qwen2-audio"], tmp_path / "model"), tmp_path / "mmproj.gguf"
+    wb.convert(folder, towers, mmproj=True, dtype="f32")
+    wb.quantize(towers, tmp_path / "small.gguf", "Q8_0")
+    report = wb.prove(towers, tmp_path / "small.gguf")
+    assert (report.verdict, report.checks[-1].name) == ("same", "sound")
+    assert wb.prove(folder, towers).checks[-1].verdict == "not-checked"
+
+
 def test_a_proof_of_towers_says_what_it_did_not_check(tmp_path: Path) -> None:
     folder, towers = write_folder(golden()["gemma3"], tmp_path / "model"), tmp_path / "mmproj.gguf"
     wb.convert(folder, towers, mmproj=True)
     wb.convert(folder, tmp_path / "text.gguf", tokenizer=False)
+    (folder / "preprocessor_config.json").write_text('{"image_processor_type": "NoSuchProcessor"}')
     report = wb.prove(folder, towers)
-    assert report.verdict == "incomplete"
-    assert [check.name for check in report.checks if check.verdict == "not-checked"] == ["run"]
+    assert report.verdict in ("incomplete", "different")
+    assert [check.name for check in report.checks if check.verdict == "not-checked"] == ["image"]
     with pytest.raises(UsageError, match=r"text\.gguf is a language model's GGUF"):
         wb.prove(tmp_path / "text.gguf", towers)
     wb.edit(towers, set={"clip.use_silu": True})

@@ -90,7 +90,7 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
     try:
         if options.config is not None:
             model = describe_by(model, options.config)
-        if model.format == "safetensors" and any(entry.name.endswith(DFLOAT11) for entry in model.index.entries):
+        if model.format == "safetensors" and any(end.endswith(DFLOAT11) for end in model.index.name_ends):
             from weighbridge.models.dfloat11 import decoded  # late: few models are in its code
 
             model = decoded(model, lenient=options.all_parts)
@@ -99,7 +99,11 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
         if options.ema or model.format not in _NEVER_NESTED:
             from weighbridge.models.training_parts import model_parts  # late: most commands start without unpickling
 
-            model = model_parts(model, ema=options.ema)
+            whole, model = model, model_parts(model, ema=options.ema)
+            if model is not whole:
+                from weighbridge.models.wrapped import without_wrappers  # late, likewise
+
+                model = without_wrappers(model)
         if options.config is not None:
             check_fit(model)
         return model

@@ -40,6 +40,8 @@ RUNTIMES: Final = MappingProxyType({
     "transformers": RuntimeRow(("torch", "transformers"), "transformers", "TransformersRuntime"),
     "llama.cpp": RuntimeRow(("xllamacpp",), "llamacpp", "LlamaCppRuntime"),
     "mlx-lm": RuntimeRow(("mlx", "mlx_lm"), "mlx_lm", "MlxLmRuntime"),
+    "mtmd": RuntimeRow(("xllamacpp",), "mtmd", "MtmdRuntime"),
+    "transformers' towers": RuntimeRow(("torch", "transformers", "PIL"), "transformers_media", "TransformersTowers"),
 })  # fmt: skip
 _QUIET: Final = {
     "GGML_NO_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -89,6 +91,9 @@ class RuntimeProcess:
 
     def embedding(self, ids: Sequence[int]) -> NDArray[np.float32]:
         return self._numbers("embedding", list(ids))
+
+    def media(self, path: str | os.PathLike[str]) -> NDArray[np.float32]:
+        return self._numbers("media", os.fspath(path))
 
     def _numbers(self, method: str, *arguments: Any) -> NDArray[np.float32]:
         shape = self._ask(method, *arguments)["shape"]

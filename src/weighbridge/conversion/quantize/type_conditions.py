@@ -16,8 +16,8 @@ from weighbridge.models.llamacpp.candidate import table as loader_table
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts of a model. `heads`, `kv_heads`: of the first layer. `layers`: all, including `nextn` for speculative
-    decoding."""
+    """Facts of a model. `architecture`: of an mmproj file with the projector's type. `heads`, `kv_heads`: of the first
+    layer. `layers`: all, including `nextn` for speculative decoding."""
 
     architecture: str
     layers: int
@@ -33,7 +33,7 @@ class ModelFacts:
         if not isinstance(arch, str):
             raise FormatError("the architecture is missing", field="general.architecture", found=arch)
         if arch in loader_table().parts:  # of a part, such as an mmproj file, llama-quantize reads no sizes
-            return cls(arch, layers=0)
+            return cls(f"{arch} {metadata.get(f'{arch}.projector_type', '')}".strip(), layers=0)
         heads = _first(metadata, f"{arch}.attention.head_count", 0)
         return cls(
             arch,

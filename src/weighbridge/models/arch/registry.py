@@ -204,7 +204,7 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
         raise UnsupportedError(
             "the model's architecture is unknown: no config.json names it",
             hint="put the model's config.json next to the weights, or name it: wb convert SRC DST --config FILE; "
-            ".safetensors and .npz need none",
+            ".safetensors and .npz need none, nor does a GGUF for a program of your own: --arch NAME",
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
     raise UnsupportedError(f"no family has the architecture {named}", hint=_ELSEWHERE.get(named, _CHECK))

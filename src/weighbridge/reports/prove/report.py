@@ -22,7 +22,7 @@ from weighbridge.io.location import path_text
 from weighbridge.models.borrowed_config import with_given_config
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.reports.options import ProveOptions
-from weighbridge.reports.prove import running, towers, values
+from weighbridge.reports.prove import images, running, towers, values
 from weighbridge.reports.prove import static as fields
 from weighbridge.reports.prove.model import ProveReport
 
@@ -47,7 +47,7 @@ def prove(src: str | os.PathLike[str], dst: str | os.PathLike[str], options: Pro
             checks.append(tensors.check)
             notes += tensors.notes
             if options.run and pair:
-                checks.append(towers.NOT_RUN)
+                checks += images.checks(*pair, tensors.bounds)
             elif options.run:
                 checks += running.checks(a, b, tensors.bounds, running.Amounts(tokens, text), progress)
                 notes += running.notes(a, b)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _KEYS: Final = "clip."
 _SHOWN: Final = 60  # characters of a value
-#: No check runs towers: their input is an image or a sound, and their output another model's.
-NOT_RUN: Final = ProveCheck("run", "not-checked", "towers compute nothing without their language model")
 
 
 def towers_of_pair(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel] | None:
@@ -47,11 +45,16 @@ def _loads(model: OpenModel) -> list[ProveCheck]:
     return [ProveCheck("loads", "different", f"llama.cpp won't load {path}: {refused[0].message}")] if refused else []
 
 
+def deviations(*models: OpenModel) -> list[str]:
+    """The settings of folders that a GGUF doesn't have, or that llama.cpp computes otherwise."""
+    folders = [model for model in models if not is_mmproj(model)]
+    return [text for m in folders for text in facts_losses(m.family.effective(m.config), m.family)]
+
+
 def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
     try:
         source, target = _keys_of(a), _keys_of(b)
-        folders = [model for model in (a, b) if not is_mmproj(model)]
-        lost = [text for m in folders for text in facts_losses(m.family.effective(m.config), m.family)]
+        lost = deviations(a, b)
     except WeighbridgeError as error:
         return ProveCheck("settings", "not-checked", f"not compared: {error.message}")
     names = [key for key in {**source, **target} if source.get(key) != target.get(key)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.base import Severity
-from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER
+from weighbridge.containers.formats import ZERO_OPTIMIZER
 from weighbridge.models.locate import TENSORRT
 from weighbridge.models.tensor_parallel.rank_set import WHOLE
 from weighbridge.reports.verify.repo import Repo, RepoFile
@@ -19,7 +19,7 @@ from weighbridge.reports.verify.rules import Check, Flaw
 if TYPE_CHECKING:
     from weighbridge.containers.base import Index
     from weighbridge.containers.torch.megatron import MegatronFault
-    from weighbridge.containers.torch.zero import ZeroFault
+    from weighbridge.containers.torch.zero.join import ZeroFault
     from weighbridge.models.runs import TrainingRun
 
 
@@ -53,10 +53,11 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
     folders: list[tuple[Path, list[RepoFile]]] = []  # with parts of processes; universal checkpoints have none
     for name, members in repo.folders.items() if not repo.single else ():
         if any(f.base.endswith(ZERO_OPTIMIZER) for f in members):
-            folders.append((repo.root / name, [f for f in members if f.base.endswith((ZERO_MODEL, ZERO_OPTIMIZER))]))
+            folders.append((repo.root / name, list(members)))
     if not folders:
         return
-    from weighbridge.containers.torch import zero
+    from weighbridge.containers.torch.zero import files as zero
+    from weighbridge.containers.torch.zero import join
     from weighbridge.models.zero import read_states
 
     for folder, parts in folders:
@@ -66,17 +67,17 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
         indexes = [f.index for name in files for f in parts if f.base == name and f.index is not None]
         path = str(folder)
         if len(indexes) < len(files):  # other rules report files that can't be read
-            yield zero.ZeroFault("unread", "not every file can be read", path)
+            yield join.ZeroFault("unread", "not every file can be read", path)
             continue
         try:
-            found = read_states(indexes).parts()
-            faults = list(zero.faults(found))
+            states = read_states(indexes)
+            faults = list(join.faults(states.parts()))
             yield from (fault if fault.path else fault._replace(path=path) for fault in faults)
             if not faults:
-                zero.join(found)
+                join.join(states.parts(), states.copies)
         except (FormatError, UnsupportedError) as error:
             reason = str(error).partition("\n")[0]
-            yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
+            yield join.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
 
 
 def _rank_sets(repo: Repo) -> Iterator[tuple[str, list[Index | None], str]]:

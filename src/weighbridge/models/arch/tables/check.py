@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 
 from weighbridge.base.errors import UsageError
+from weighbridge.models.arch.computed import FUNCTIONS
 from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.tables.expression import (
     call,
@@ -108,6 +109,9 @@ def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role]) -> No
     _check_known(f"{place}.tied", "role", filter(None, [role.tied]), roles)
     _check_known(f"{place}.copies", "role", filter(None, [role.copies]), roles)
     _check_known(f"{place}.written_with", "role", filter(None, [role.written_with]), roles)
+    if role.computed is not None:
+        _check_known(f"{place}.computed", "function", [role.computed.function], FUNCTIONS)
+        _check_known(f"{place}.computed", "role", role.computed.roles, roles)
     _check_known(place, "index", role.stacked, table.index)
     listed = role.shape == ("1",) or (role.kind == INTEGERS and len(role.shape) == 1)
     if role.as_metadata and not (listed and all("{" not in role.names.get(d, "{") for d in role.as_metadata)):
