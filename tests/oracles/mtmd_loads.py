@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from weighbridge.adapters.runtimes.mtmd import Parameters
+from weighbridge.adapters.runtimes.mtmd import MtmdParameters
 
 
 def refusal(mmproj: Path) -> str | None:
@@ -29,8 +29,8 @@ def _load(mmproj: str) -> bool:
 
     library = llamacpp.library()
     make, init = library.mtmd_context_params_default, library.mtmd_init_from_file
-    make.restype, init.restype = Parameters, c.c_void_p
-    init.argtypes = [c.c_char_p, c.c_void_p, Parameters]
+    make.restype, init.restype = MtmdParameters, c.c_void_p
+    init.argtypes = [c.c_char_p, c.c_void_p, MtmdParameters]
     parameters = make()
     parameters.use_gpu, parameters.print_timings, parameters.n_threads = False, False, 1
     return bool(init(os.fsencode(mmproj), None, parameters))

@@ -66,14 +66,11 @@ _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safete
 #: The first file of a TensorRT-LLM checkpoint, and all of them.
 TENSORRT: Final = "rank0.safetensors"
 _TENSORRT: Final = re.compile(r"rank(0|[1-9]\d{0,5})\.safetensors", re.ASCII)
-# The trainers whose files are archives, by suffix.
+# The trainers whose files are archives, by suffix; the folders of a distributed checkpoint in one: NeMo 2, NeMo 1.
 _TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
-# The folders of a distributed checkpoint in one of NeMo: NeMo 2, NeMo 1.
 _NEMO: Final = ("weights", "model_weights")
-# How names of files with parts of tensors begin, or end.
-_SHARD: Final = "shard-"
-_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE)
-# Names of files in folders with several files of weights.
+# How names of files with parts of tensors begin, or end; names of files in folders with several files of weights.
+_SHARD, _OF_PROCESSES = "shard-", (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE)
 _IN_PARTS: Final = (TENSORRT, formats.PIPELINE_INDEX)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10

@@ -18,7 +18,7 @@ from weighbridge.io.options import cores
 _TEXT: Final = 0  # MTMD_INPUT_CHUNK_TYPE_TEXT
 
 
-class Parameters(c.Structure):
+class MtmdParameters(c.Structure):
     """mtmd_context_params (tools/mtmd/mtmd.h, llama.cpp b11549)."""
 
     _fields_ = (
@@ -37,8 +37,8 @@ class _Text(c.Structure):
 
 
 _PROTOTYPES: Final[Mapping[str, tuple[object, list[object]]]] = {
-    "mtmd_context_params_default": (Parameters, []),
-    "mtmd_init_from_file": (c.c_void_p, [c.c_char_p, c.c_void_p, Parameters]),
+    "mtmd_context_params_default": (MtmdParameters, []),
+    "mtmd_init_from_file": (c.c_void_p, [c.c_char_p, c.c_void_p, MtmdParameters]),
     "mtmd_default_marker": (c.c_char_p, []),
     "mtmd_bitmap_init": (c.c_void_p, [c.c_uint32, c.c_uint32, c.c_void_p]),
     "mtmd_bitmap_init_from_audio": (c.c_void_p, [c.c_size_t, c.c_void_p]),

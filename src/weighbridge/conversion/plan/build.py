@@ -128,21 +128,13 @@ def _build(
     if draft.tensors or not draft.texts:
         written = writers.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
     notes = [*model.oddities, *renamed, *draft.notes, *written.notes]
-    if container == "gguf":
-        from weighbridge.conversion.gguf.loadable import check_loadable  # late: it loads the rules of llama.cpp
-
-        big = isinstance(options, GgufFileOptions) and options.endian == "big"
-        notes += check_loadable(((f.name, f.layout) for f in written.files), model, big_endian=big)
+    notes += _warnings(
+        model, written, path, isinstance(options, GgufFileOptions) and options.endian == "big", container
+    )
     losses = [*losses_of(draft.tensors, policy.allow_requantize), *copied(model, draft.tensors, written.storages)]
     if draft.index is not None:
         file_of = {slot.name: file.name for file in written.files for slot, _ in file.slots}
         draft.texts["model.safetensors.index.json"] = draft.index(file_of)
-    bound = largest_file(path) or inf
-    too_large = [
-        f"{f.name} has {f.layout.size:,} bytes, this file system's maximum is {bound:,}; use --max-shard-size 4GB"
-        for f in written.files
-        if f.layout.size > bound
-    ]
     if not folder and (count := len(written.files) + len(draft.extra_files)) > 1:
         raise several_files(path, count)
     return Plan(
@@ -154,13 +146,29 @@ def _build(
         texts={**written.texts, **draft.texts},
         losses=(*left_out(model, draft.used_values), *draft.losses, *losses),
         moves=tuple(draft.moves),
-        notes=(*notes, *link_notes(path), *too_large),
+        notes=tuple(notes),
         write=write,
         reports=draft.reports,
         sources=tuple(map(state_of, draft.sources)),
         preparation=draft.preparation,
         keys=keys,
     )
+
+
+def _warnings(model: OpenModel, written: writers.Written, path: Location, big_endian: bool, container: str) -> list[str]:
+    """What llama.cpp won't load, what the target's links mean, and files that are too large for its file system."""
+    found: list[str] = []
+    if container == "gguf":
+        from weighbridge.conversion.gguf.loadable import check_loadable  # late: it loads the rules of llama.cpp
+
+        found += check_loadable(((f.name, f.layout) for f in written.files), model, big_endian=big_endian)
+    bound = largest_file(path) or inf
+    too_large = [
+        f"{f.name} has {f.layout.size:,} bytes, this file system's maximum is {bound:,}; use --max-shard-size 4GB"
+        for f in written.files
+        if f.layout.size > bound
+    ]
+    return [*found, *link_notes(path), *too_large]
 
 
 #: The targets with a config, and those among them whose settings aren't those of a language model.

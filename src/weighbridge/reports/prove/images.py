@@ -8,9 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
@@ -24,15 +21,20 @@ from weighbridge.models.llamacpp.towers import candidate_of, is_mmproj
 from weighbridge.reports.prove import predictions
 from weighbridge.reports.prove.model import ProveCheck
 from weighbridge.reports.prove.towers import deviations
-from weighbridge.tensors.nodes import QuantizedTensor
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from weighbridge.adapters.runtimes.process import RuntimeProcess
     from weighbridge.models.model import OpenModel
     from weighbridge.reports.prove.bounds import RunBounds
 
-Media = NDArray[np.uint8] | NDArray[np.float32]
-_SIDES: Final = (0, 448, 896)  # of the image, in pixels; 0: that of `clip.vision.image_size`
+    Media = NDArray[np.uint8] | NDArray[np.float32]
+
+_SIDES: Final = (448, 896)  # of the image, in pixels, if the two differ at that of `clip.vision.image_size`
+_LARGEST: Final = 2048
+_WIDEST: Final = 1 << 17  # an embedding
 _SIZE: Final = "clip.vision.image_size"
 _HEARS: Final = "clip.has_audio_encoder"
 _BREAK: Final = "v.token_embd.img_break"
@@ -43,15 +45,17 @@ def checks(a: OpenModel, b: OpenModel, bounds: RunBounds) -> Iterator[ProveCheck
     """Yields a check for each sense of the towers."""
     mmproj = a if is_mmproj(a) else b
     media: dict[str, list[Media]] = {}
-    if _SIZE in mmproj.metadata:
-        media["image"] = [_picture(side or mmproj.metadata[_SIZE]) for side in _SIDES]
+    if (side := mmproj.metadata.get(_SIZE)) is not None:
+        first = (side,) if isinstance(side, int) and 0 < side <= _LARGEST else ()
+        media["image"] = [_picture(side) for side in (*first, *_SIDES)]
     if mmproj.metadata.get(_HEARS):
         media["sound"] = [_sound()]
-    if reason := _obstacle(a) or _obstacle(b):
+    width = next((width.size for width in projected_widths(candidate_of(mmproj))), 0)
+    unknown = "" if 0 < width <= _WIDEST else f"{mmproj.place.path} states no width of its embeddings"
+    if reason := unknown or _obstacle(a) or _obstacle(b):
         yield from (ProveCheck(name, "not-checked", reason) for name in media)
         return
     with ExitStack() as stack:
-        width = next(projected_widths(candidate_of(mmproj))).size
         text = stack.enter_context(spooled(io.BytesIO(language_model(width)), "text.gguf"))
         runtimes = [stack.enter_context(_runtime(model, text)) for model in (a, b)]
         for name, versions in media.items():
@@ -114,6 +118,10 @@ def _runtime(model: OpenModel, text: Path) -> Iterator[RuntimeProcess]:
 
 def _embeddings(model: OpenModel, runtime: RuntimeProcess, image: Path) -> NDArray[np.float32]:
     """[tokens, width]; without the embedding that llama.cpp puts between the rows of Pixtral's images."""
+    import numpy as np
+
+    from weighbridge.tensors.nodes import QuantizedTensor
+
     found = runtime.media(image)
     if not is_mmproj(model) or (row := model.logical.get(_BREAK)) is None or isinstance(row, QuantizedTensor):
         return found
@@ -123,6 +131,8 @@ def _embeddings(model: OpenModel, runtime: RuntimeProcess, image: Path) -> NDArr
 
 def _picture(side: int) -> NDArray[np.uint8]:
     """Waves longer than a patch, since the two programs resize differently: [side, side, 3]."""
+    import numpy as np
+
     x, y = np.meshgrid(*[np.linspace(0, 1, side)] * 2)
     waves = [np.cos(np.pi * (n * x + (4 - n) * y + n / 3)) + np.sin(np.pi * n * x * y) for n in (1, 2, 3)]
     return np.asarray(np.stack(waves, axis=-1) * 60 + 127, np.uint8)
@@ -130,11 +140,15 @@ def _picture(side: int) -> NDArray[np.uint8]:
 
 def _sound() -> NDArray[np.float32]:
     """A tone that rises: [samples]."""
+    import numpy as np
+
     seconds = np.arange(_SAMPLES) / 16_000
     return np.asarray(np.sin(2 * np.pi * 220 * seconds * (1 + seconds)) / 2, np.float32)
 
 
 def _saved(array: Media) -> bytes:
+    import numpy as np
+
     out = io.BytesIO()
     np.save(out, array)
     return out.getvalue()

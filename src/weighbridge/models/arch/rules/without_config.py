@@ -46,13 +46,10 @@ def _of_parts(encoder: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, 
     by_options = head.get("temperature_by_options") or {}
     for name, value in by_options.items() if isinstance(by_options, dict) else ():
         temperatures[name.replace(":", ".").replace("-", "_").rstrip("+")] = value
-    decision = {
-        "type": "laya", "head_layers": blocks, "head_max_len": head.get("head_max_len", 256),
-        "temperature": temperatures,
-    }  # fmt: skip
+    decision = {"type": "laya", "head_layers": blocks, "head_max_len": head.get("head_max_len", 256)}
     return {
         **encoder, "architectures": ["ModernBertDecisionModel"], "model_type": "modernbert_decision",
-        "num_hidden_layers": layers + blocks, "decision": decision,
+        "num_hidden_layers": layers + blocks, "decision": {**decision, "temperature": temperatures},
         "intermediate_size": [encoder.get("intermediate_size")] * layers + [4 * width] * blocks,
     }  # fmt: skip
 
