@@ -433,6 +433,7 @@ def ticked(names: Iterable[str]) -> str:
 
 def reference_classes() -> Iterator[str]:
     from weighbridge.models.arch.registry import families
+    from weighbridge.models.decision import decision_rows
 
     listed = tomllib.loads((DOCS / "reference-classes.toml").read_text("utf-8"))
     known = {
@@ -440,7 +441,13 @@ def reference_classes() -> Iterator[str]:
     }
     left = listed["absent"]
     states = {
-        name: state_of_class(*known[name]) if name in known else ("absent", left[name]) for name in listed["text"]
+        name: state_of_class(*known[name]) if name in known else ("absent", left.get(name, ""))
+        for name in listed["text"]
+    }
+    states |= {
+        name: ("converts", f"that of its base model, as `{row.type}`")
+        for name, row in decision_rows().items()
+        if not row.in_table
     }
     kinds = [state for state, _ in states.values()]
     yield "# Classes of Hugging Face models\n"

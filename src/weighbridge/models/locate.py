@@ -40,7 +40,7 @@ from weighbridge.io.filesystem import cached_repository, check_inside, check_lin
 from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
-from weighbridge.models.tensor_parallel.rank_set import is_rank_set
+from weighbridge.models.tensor_parallel.rank_set import WHOLE, is_rank_set, share_files
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -71,7 +71,7 @@ _TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
 _NEMO: Final = ("weights", "model_weights")
 # How names of files with parts of tensors begin, or end.
 _SHARD: Final = "shard-"
-_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER)
+_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
@@ -272,6 +272,9 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     if TENSORRT in names and "config.json" in names:
         ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
         return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer="tensorrt-llm")
+    if shares := share_files(names):
+        _expect(folder, shares)
+        return Place(folder, tuple(folder / name for name in shares), folder, parts=True, trainer="presharded")
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
@@ -306,7 +309,7 @@ def _locate_in_folder(folder: Path) -> Place:
         elif len(models) > 1:
             hint = f"name one of {', '.join(weights[:4])}"
             raise UsageError(f"{folder} holds {plural(len(models), 'model')}", hint=hint)
-        elif len(weights) > 1 and (number := numbered(weights[0])):
+        elif number := numbered(weights[0]):
             files = _siblings(folder / weights[0], number)
         else:
             files = tuple(folder / name for name in weights)
@@ -465,7 +468,7 @@ def models_in(folder: Path) -> tuple[Path, ...]:
             if suffix == _LIGHTNING and all("step=" in name or name.startswith("last") for name in weights):
                 return ()
             single = is_rank_set(weights) or _MAIN.get(suffix, f"model{suffix}") in weights or len(models) == 1
-            return () if single else tuple(folder / name for name in models)
+            return () if single or share_files(weights) else tuple(folder / name for name in models)
     return ()
 
 

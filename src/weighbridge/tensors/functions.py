@@ -7,8 +7,9 @@ values, and depends on the machine, so it can't be reproduced.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from operator import mul, sub
+from operator import add, mul, sub
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -110,6 +111,22 @@ def multiply_add(values: F32s, by: np.float32, to: F32s) -> F32s:
     return total.astype(np.float32)
 
 
+def erf(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The error function, to the last bits of F64."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(values), np.float64)
+
+
+#: Activations of networks, over F64 arrays: torch's functions of these names.
+ACTIVATIONS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = MappingProxyType(
+    {
+        "": lambda values: values,
+        "relu": lambda values: np.maximum(values, 0),
+        "silu": lambda values: values / (1 + np.exp(-values)),
+        "gelu": lambda values: values * 0.5 * (1 + erf(values / math.sqrt(2))),
+    }
+)
+
+
 #: The epsilon of batch norms, torch's default.
 BATCH_EPSILON: Final = 1e-5  # as F32
 
@@ -122,5 +139,5 @@ def over_deviation(values: F32s, variances: F32s) -> F32s:
 
 #: Operations on two arrays, element by element. Each step is rounded to F32, like torch's.
 PAIRS: Final[Mapping[str, Callable[[F32s, F32s], F32s]]] = MappingProxyType(
-    {"times": mul, "minus": sub, "over_deviation": over_deviation}
+    {"plus": add, "times": mul, "minus": sub, "over_deviation": over_deviation}
 )

@@ -364,6 +364,31 @@ def times(*factors: float) -> Times:
     return Times(factors)
 
 
+def rescaled(width: int, rank: int) -> Times:
+    """A norm of vectors of `rank` elements (Hugging Face) <-> with the factor by which they are rescaled to `width`."""
+    return Times((math.sqrt(width / rank),))
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Stacked adapters [n, 1, rows, columns] (Granite Switch) <-> [n + 1, rows, columns] behind one of zeros, with the
+    rows of each one's `heads` as llama.cpp rotates them; 0: unchanged."""
+
+    heads: int
+    exact: bool = True
+
+    def apply(self, node: T) -> T:
+        count, _, rows, columns = node.spec.shape
+        if self.heads:
+            node = RowMove(row_orders.rope_order, (self.heads * count,)).apply(node)
+        return concat([zeros((1, rows, columns), node.spec.dtype), reshape(node, (count, rows, columns))])
+
+    def undo(self, node: T) -> T:
+        count, rows, columns = node.spec.shape
+        behind = slice_rows(node, rows, (count - 1, 1, rows, columns))
+        return RowMove(row_orders.rope_order, (self.heads * (count - 1),)).undo(behind) if self.heads else behind
+
+
 @dataclass(frozen=True, slots=True)
 class Halved:
     """A matrix (Hugging Face) <-> halved once more after each `every` layers, as llama.cpp halves the activations

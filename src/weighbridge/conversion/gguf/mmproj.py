@@ -21,7 +21,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.gguf import decision, metadata
 from weighbridge.conversion.options import GgufFileOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
@@ -33,6 +33,7 @@ from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.keys import all_hold, rules
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
+from weighbridge.models.decision import decision_of
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
 from weighbridge.models.llamacpp.towers import (
@@ -50,7 +51,7 @@ from weighbridge.tensors.nodes import LogicalTensor
 
 def to_mmproj(model: OpenModel, options: GgufFileOptions) -> PlanBuilder:
     """Plans the towers of `model`. Lists the language model's tensors as left out."""
-    towers = towers_of(model)
+    towers = towers_of(decision.of_class(model, decision_of(model)))
     draft = plan_towers(model, towers, options)
     if towers.language:
         count = plural(len(towers.language), "tensor")
@@ -147,6 +148,7 @@ def _keys(
         card={**readme, "name": options.name} if options.name else readme, kind="mmproj",
     )  # fmt: skip
     architecture = config_to_gguf(towers.config, family, file_type=dtype_policy.FTYPES[requested.name])
+    architecture = decision.with_sizes_of_images(architecture, decision_of(model), towers.config[PREPROCESSOR])
     _check_preprocessor(model, towers, architecture, draft)
     return metadata.with_alignment(assemble(general, architecture, {}), options.align)
 

@@ -25,6 +25,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
+from weighbridge.models.arch.computed import FUNCTIONS, computed
 from weighbridge.models.arch.config import effective
 from weighbridge.models.arch.derived import filled_in, made
 from weighbridge.models.arch.expand import (
@@ -339,7 +340,7 @@ class Family(FamilyNames):
                 roles[first] = node  # the most common case, of up to 100,000
             else:
                 roles.update(cut(place, node, known))
-        return Roles(roles)
+        return computed(self.rows, sizes, Roles(roles))
 
     def save(
         self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], *,
@@ -433,6 +434,11 @@ class Family(FamilyNames):
         """The roles that a GGUF has with fewer elements than a folder, and how they are made of a folder's tensors."""
         calls = ((row.name, call) for row in self.rows.values() for call in row.layouts.values())
         return {role: call.row.one_way for role, call in calls if call.row.one_way}
+
+    @cached_property
+    def computed_roles(self) -> Mapping[str, str]:
+        """The roles that a GGUF has computed from several of a folder's tensors, and how."""
+        return {row.name: FUNCTIONS[row.computed.function].why for row in self.rows.values() if row.computed}
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
         """The layout change from a role's own layout to the dialect's in a layer, if any."""
