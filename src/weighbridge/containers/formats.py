@@ -27,6 +27,11 @@ ENCLOSING: Final = frozenset({PACKED, ZIPNN})
 DFLOAT11: Final = ".encoded_exponent"
 #: The format of Orbax's checkpoints, which are folders.
 ORBAX_FORMAT: Final = "orbax"
+#: The trainer of a diffusers pipeline, a folder of several models; the list of its parts; the stem of the weights of
+#: diffusers' own models.
+PIPELINE: Final = "diffusers"
+PIPELINE_INDEX: Final = "model_index.json"
+PIPELINE_STEM: Final = "diffusion_pytorch_model"
 #: The description of a tree of its arrays; the items of a step that are a model, the likeliest first.
 ORBAX: Final = "_METADATA"
 ORBAX_ITEMS: Final = ("default", "params", "model", "state", "items", "train_state")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from operator import add, mul, sub
+from operator import add, mul, sub, truediv
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -139,5 +139,5 @@ def over_deviation(values: F32s, variances: F32s) -> F32s:
 
 #: Operations on two arrays, element by element. Each step is rounded to F32, like torch's.
 PAIRS: Final[Mapping[str, Callable[[F32s, F32s], F32s]]] = MappingProxyType(
-    {"plus": add, "times": mul, "minus": sub, "over_deviation": over_deviation}
+    {"plus": add, "times": mul, "minus": sub, "over": truediv, "over_deviation": over_deviation}
 )

@@ -12,11 +12,14 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from weighbridge.base.errors import UsageError
 from weighbridge.base.gc_pause import paused
+from weighbridge.containers.formats import PIPELINE
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
     CastOptions,
+    ComfyOptions,
     GenericGgufOptions,
     GgufFileOptions,
     GgufOptions,
@@ -69,9 +72,28 @@ def build(
             from weighbridge.conversion.checkpoint.training import plan_torch
 
             plan = plan_torch(model.place.path, target.path, write)
+        elif model.place.trainer == PIPELINE and (target.format in WEIGHTS or target.format == "gguf"):
+            plan = _build_parts(model, target, write, keep_names)
         else:
             plan = _build(model, target, write, keep_names, calibrate)
         return replace(plan, sources=(*map(state_of, model.place.files), *plan.sources), model=model)
+
+
+def _build_parts(model: OpenModel, target: Target, write: WriteOptions, keep_names: bool) -> Plan:
+    """Plans a diffusers pipeline, each part by itself."""
+    from weighbridge.conversion.pipelines.folder import plan_folder
+    from weighbridge.models.diffusion.pipeline import pipeline_of
+
+    if not isinstance(target.options, HfOptions | TorchFolderOptions | GgufOptions):
+        title = target.options.title
+        raise UsageError(
+            f"{model.place.path} is a pipeline of several models, which isn't written as {title}",
+            hint="name one of its parts",
+        )
+    check_target(target.path, model.place.files, True)
+    return plan_folder(
+        pipeline_of(model), target, lambda part, inner: _build(part, inner, write, keep_names, calibrate=None)
+    )
 
 
 def _build(
@@ -226,7 +248,21 @@ def _to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, kind: 
     return to_folder(model, options, WEIGHTS[kind])
 
 
+def _to_comfy(model: OpenModel, options: ComfyOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.comfy import to_comfy
+
+    if model.place.trainer == PIPELINE:
+        from weighbridge.conversion.pipelines.single_file import to_single_file
+
+        return to_single_file(model, options, kind)
+    return to_comfy(model, options)
+
+
 def _to_container(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
+    if model.place.trainer == PIPELINE and kind in WEIGHTS.values():
+        from weighbridge.conversion.pipelines.single_file import to_single_file
+
+        return to_single_file(model, options, kind)
     from weighbridge.conversion.plan.folder import to_container
 
     return to_container(model, options, kind)
@@ -245,6 +281,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         GenericGgufOptions: (None, _to_generic_gguf),
         WhisperOptions: (None, _to_ggml),
         GraphOptions: (None, _to_graph),
+        ComfyOptions: (None, _to_comfy),
         HfOptions: (unwrapped_folder, _to_folder),
         TorchFolderOptions: (unwrapped_folder, _to_folder),
     }
