@@ -43,7 +43,6 @@ from weighbridge.conversion.plan.losses.requantized import check_lossless, losse
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, several_files, stem_of
-from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
