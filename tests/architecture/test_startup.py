@@ -107,11 +107,11 @@ BUDGETS = {
     "verify {gguf}": (203, 219),
     "hash {gguf}": (68, 186),
     "scan {safetensors}": (177, 181),
-    "convert {folder} {target} --dry-run": (239, 167),
-    "convert {safetensors} {target}.npz --dry-run": (197, 167),
-    "convert {gguf} {target}.safetensors --dry-run": (191, 167),
-    "quantize {folder} {target} Q4_K_M --dry-run": (254, 167),
-    "quantize {gguf} {target} Q4_K_M --dry-run": (220, 167),
+    "convert {folder} {target} --dry-run": (237, 167),
+    "convert {safetensors} {target}.npz --dry-run": (193, 167),
+    "convert {gguf} {target}.safetensors --dry-run": (187, 167),
+    "quantize {folder} {target} Q4_K_M --dry-run": (252, 167),
+    "quantize {gguf} {target} Q4_K_M --dry-run": (218, 167),
 }
 
 
