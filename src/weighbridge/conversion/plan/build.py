@@ -43,13 +43,13 @@ from weighbridge.conversion.plan.losses.requantized import check_lossless, losse
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, several_files, stem_of
-from weighbridge.conversion.result import Loss
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.sink import link_notes
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped, unwrapped_folder, without_mlx_names
 
 if TYPE_CHECKING:
+    from weighbridge.containers.gguf.values import KV
     from weighbridge.conversion.calibrated import Calibrate
 
 
@@ -105,15 +105,8 @@ def _build(
         to_draft = partial(_to_scheme if isinstance(options, SchemeOptions) else _to_mlx, calibrate=calibrate)
     draft = to_draft(model, options, kind)
     if kind in _WITH_CONFIG and not isinstance(options, _UNCHECKED):
-        from weighbridge.conversion.plan.losses.settings import check_settings  # late: it loads the families' tables
-
-        draft.losses += check_settings(model, draft, kind)
-        draft.losses += _mlx_losses(draft) if kind == "mlx" else []  # after settings that are refused
-    keys: Mapping[str, Any] = {}
-    if isinstance(options, GgufFileOptions) and options.kv:
-        from weighbridge.conversion.gguf.set_keys import set_keys
-
-        keys = set_keys(draft, options)
+        _check_settings(model, draft, kind)
+    keys = _set_keys(draft, options) if isinstance(options, GgufFileOptions) and options.kv else {}
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -204,10 +197,20 @@ def _to_mlx_vlm(model: OpenModel, options: MlxTowersOptions, kind: str) -> PlanB
     return to_mlx_vlm(model, options)
 
 
-def _mlx_losses(draft: PlanBuilder) -> list[Loss]:
-    from weighbridge.conversion.mlx.plan import load_losses
+def _check_settings(model: OpenModel, draft: PlanBuilder, kind: str) -> None:
+    from weighbridge.conversion.plan.losses.settings import check_settings  # late: it loads the families' tables
 
-    return load_losses(draft)
+    draft.losses += check_settings(model, draft, kind)
+    if kind == "mlx":
+        from weighbridge.conversion.mlx.plan import load_losses
+
+        draft.losses += load_losses(draft)  # after settings that are refused
+
+
+def _set_keys(draft: PlanBuilder, options: GgufFileOptions) -> dict[str, KV]:
+    from weighbridge.conversion.gguf.set_keys import set_keys
+
+    return set_keys(draft, options)
 
 
 def _mlx_sharded(options: MlxFolderOptions) -> MlxFolderOptions:
