@@ -148,7 +148,7 @@ def _build(
     )
 
 
-def _warnings(model: OpenModel, written: writers.Written, path: Location, big_endian: bool, container: str) -> list[str]:
+def _warnings(model: OpenModel, written: writers.Written, path: Path, big_endian: bool, container: str) -> list[str]:
     """What llama.cpp won't load, what the target's links mean, and files that are too large for its file system."""
     found: list[str] = []
     if container == "gguf":
