@@ -59,8 +59,7 @@ _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
 # Prefixes of a training run's files, which have no weights (transformers' Trainer, accelerate).
 _TRAINING: Final = ("training_args", "optimizer", "scheduler", "rng_state", "random_states", "scaler", "trainer_state")
 #: The files of torch.distributed.checkpoint: the list, the suffix of the data; and names of its safetensors.
-DCP_METADATA: Final = ".metadata"
-DCP_DATA: Final = ".distcp"
+DCP_METADATA, DCP_DATA = ".metadata", ".distcp"
 _DCP_OF_PROCESS: Final = re.compile(r"__\d+\.metadata", re.ASCII)
 _DCP_SAFETENSORS: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 #: The first file of a TensorRT-LLM checkpoint, and all of them.
@@ -73,8 +72,7 @@ _NEMO: Final = ("weights", "model_weights")
 _SHARD, _OF_PROCESSES = "shard-", (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE)
 _IN_PARTS: Final = (TENSORRT, formats.PIPELINE_INDEX)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
-HEADER: Final = 32 << 10
-INDEX: Final = 4 * MIB
+HEADER, INDEX = 32 << 10, 4 * MIB
 #: The suffix of a TensorFlow checkpoint's table, and the data's; the file that names the newest; a SavedModel's table.
 TABLE, _TABLE_DATA, _NEWEST = ".index", ".data-00000-of-", "checkpoint"
 _SAVED_MODEL: Final = ("saved_model.pb", "variables/variables.index")
@@ -278,12 +276,11 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     if TENSORRT in names and "config.json" in names:
         ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
         return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer="tensorrt-llm")
-    if shares := share_files(names):
-        _expect(folder, shares)
-        return Place(folder, tuple(folder / name for name in shares), folder, parts=True, trainer="presharded")
-    if "model.safetensors" not in names and (parts := distributed_shards(names)):
+    shares = share_files(names)
+    if parts := shares or ("model.safetensors" not in names and distributed_shards(names)) or []:
         _expect(folder, parts)
-        return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
+        files = tuple(folder / name for name in parts)
+        return Place(folder, files, folder, parts=True, trainer="presharded" if shares else "")
     return None
 
 
