@@ -112,7 +112,7 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
 
 
 def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
-    """The tensors of which the file has fewer elements than the folder, so that no folder can be made of it."""
+    """Lists the tensors that lose elements in the file. No folder can be made of it again."""
     losses = []
     for role, change in resolved.family.one_way.items():
         instance = (role, ())
