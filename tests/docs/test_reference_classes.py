@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.models.family_judges import golden
+from tests.models.projector_cases import READ_BY
+from tests.models.projector_cases import golden as projector_golden
 from tests.oracles import tree
 
 from weighbridge.models.arch.registry import families, families_of_class, projectors
@@ -67,7 +69,9 @@ def test_every_class_with_towers_has_a_table_or_a_reason() -> None:
     classes = [a for table in projectors().values() for a in table.architectures.values()]
     known = {name for a in classes for name in (a.name, *a.aliases)}
     assert {name for whole in LISTED["towers"].values() for name in whole} <= known - {*LISTED["other"]}
-    known |= LISTED["towers"].keys()
+    recorded = {class_: projector_golden()[case]["config"]["architectures"][0] for case, (class_, _) in READ_BY.items()}
+    assert LISTED["same"].items() <= recorded.items()  # by the reference's class
+    known |= LISTED["towers"].keys() | LISTED["same"].keys()
     assert LISTED["left"].keys() == set(LISTED["other"]) - known
     page = (DOCS / "reference-classes.md").read_text("utf-8")
     for name in LISTED["other"]:

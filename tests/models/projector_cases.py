@@ -890,6 +890,11 @@ CASES["d1-omni"] = (
     },
     {},
 )  # fmt: skip
+CASES["openjev"] = CASES["clef"] = CASES["qwen3.5"]
+CASES["pplx-decider"] = (
+    *CASES["qwen3.5"][:2],
+    {**PREPROCESSOR, "size": {"shortest_edge": 3136, "longest_edge": 401408}},
+)
 CASES["qwen3-omni"] = (
     "",
     {
@@ -974,11 +979,17 @@ WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "qwen2-vl-model", "ultravox")
 #: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
 READ_BY: Final[dict[str, tuple[str, str]]] = {
     "qwen3-omni": ("Qwen3ASRForConditionalGeneration", "thinker.visual."),
+    "openjev": ("OpenJevModel", "/"),
+    "clef": ("ClefModel", "/"),
+    "pplx-decider": ("PplxDeciderModel", "/"),
 }
 
 
 #: Further files of a folder.
 FILES: Final[dict[str, dict[str, Any]]] = {
+    "openjev": {"helper/shim.py": ""},
+    "clef": {"joint_head_config.json": {"routing_layers": 1, "layers": 1, "heads": 4}},
+    "pplx-decider": {"decision_config.json": {"temperature": 1.5}},
     "pixtral": {"tokenizer_config.json": {"added_tokens_decoder": {"12": {"content": "[IMG_BREAK]"}}}},
     "mistral3": {
         "tokenizer_config.json": {},

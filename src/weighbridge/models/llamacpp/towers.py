@@ -56,6 +56,7 @@ def towers_of(model: OpenModel) -> Towers:
     if (family := projector_of_hf(model.config)) is None:
         raise _without_table(class_)
     config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, model)}
+    config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
     sizes = family.sizes_from_hf(config)
     try:
         dialect, prefix = family.dialect_and_prefix(model.logical, sizes)
