@@ -107,11 +107,11 @@ BUDGETS = {
     "verify {gguf}": (203, 219),
     "hash {gguf}": (68, 186),
     "scan {safetensors}": (177, 181),
-    "convert {folder} {target} --dry-run": (233, 167),
-    "convert {safetensors} {target}.npz --dry-run": (191, 167),
-    "convert {gguf} {target}.safetensors --dry-run": (185, 167),
-    "quantize {folder} {target} Q4_K_M --dry-run": (248, 167),
-    "quantize {gguf} {target} Q4_K_M --dry-run": (214, 167),
+    "convert {folder} {target} --dry-run": (237, 167),
+    "convert {safetensors} {target}.npz --dry-run": (193, 167),
+    "convert {gguf} {target}.safetensors --dry-run": (187, 167),
+    "quantize {folder} {target} Q4_K_M --dry-run": (252, 167),
+    "quantize {gguf} {target} Q4_K_M --dry-run": (218, 167),
 }
 
 

@@ -27,7 +27,7 @@ _QUESTIONS: Final = ("choice", "score", "noul")
 
 
 def derived_config(shapes: Mapping[str, Shape], read: Callable[[str], dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Returns the config of a folder without one; None if it is of no known kind. `read`: returns a JSON file's
+    """Returns the config of a folder without one; None for unknown kinds. `read`: returns a JSON file's
     object."""
     if POCKET in shapes:
         return _of_shapes(shapes)
