@@ -27,7 +27,7 @@ class LayoutRow(NamedTuple):
     normalizes   it brings rows to the length that the model's class gives them at run time
     multiplies   it makes one of two joined roles of one shape: their product
     from_config  its arguments are keys of the config, which a GGUF doesn't have
-    one_way      what it does, if it can't be undone: a dialect whose tensor has more than the role is only read
+    one_way      its effect, if it can't be undone: a dialect whose tensor has more than the role is only read
     """
 
     name: str

@@ -106,7 +106,7 @@ class SummedParts(UnaryNode):
 
 
 def resized_grid(node: LogicalTensor, side: int) -> Node:
-    """A square grid of rows [n * n, width] at `side` x `side` places, in F32; a grid of this size stays as it is.
+    """A square grid of rows [n * n, width] at `side` x `side` places, in F32; a grid of this size is unchanged.
     FormatError for another number of rows."""
     before = math.isqrt(node.spec.rows)
     if before**2 != node.spec.rows or len(node.spec.shape) != 2 or side < 1:
