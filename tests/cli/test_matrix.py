@@ -123,7 +123,7 @@ VALUES: Mapping[str, str] = {
     "--identity": "me", "--identity-provider": "https://example.org", "--format": "spdx|cyclonedx",
     "--shard-size": "1k", "--sbom": "OUT2.cdx.json", "--base-card": "FOLDER", "--timestamp": "2026-01-31",
     "--step": "3", "--launcher": "systemd", "--base-model": "me/base", "--measured": "TYPES", "--revision": "next",
-    "--quality-report": "TYPES",
+    "--quality-report": "TYPES", "--lora-base": "FOLDER", "--comfy-quant": "fp8_scaled",
 }  # fmt: skip
 # Options whose effect no answer shows -> why.
 UNSEEN: Mapping[str, str] = {

@@ -13,6 +13,7 @@ from tests.oracles import pictures
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
+from weighbridge.models.lora import lycoris
 from weighbridge.models.lora import pictures as ours
 
 torch = pytest.importorskip("torch")
@@ -203,6 +204,23 @@ def test_the_header_has_alpha(flux: tuple[Path, Tensors], tmp_path: Path) -> Non
     assert torch.allclose(found["proj_out.weight"], expected["proj_out.weight"], atol=1e-5)
 
 
+def test_the_header_has_alphas_by_module(flux: tuple[Path, Tensors], tmp_path: Path) -> None:
+    base, _ = flux
+    tensors = both("flux")["diffusers"]
+    one, other = "proj_out", "x_embedder"
+    pairs = changes(tensors, [one, other])
+    settings = {"lora_alpha": 6, "r": 3, "alpha_pattern": {"x_embedder": 1.5}}
+    header = {"lora_adapter_metadata": json.dumps({f"transformer.{key}": value for key, value in settings.items()})}
+    merge(base, WRITERS["diffusers"][0](pairs, None), tmp_path, header)
+    found = pictures.DIFFUSERS["flux"](load(tmp_path / "m.safetensors"))
+    for module, scale in ((one, 2.0), (other, 0.5)):
+        expected = applied(tensors, {module: pairs[module]}, scale)[f"{module}.weight"]
+        assert torch.allclose(found[f"{module}.weight"], expected, atol=1e-5)
+    header = {"lora_adapter_metadata": json.dumps({"transformer.alpha_pattern": 3})}
+    with pytest.raises(FormatError, match="an alpha for each module"):
+        merge(base, WRITERS["diffusers"][0](pairs, None), tmp_path, header, overwrite=True)
+
+
 def test_old_names_of_attention(tmp_path: Path) -> None:
     forms = both("sd1")
     block = "down_blocks.1.attentions.0.transformer_blocks.0.attn1"
@@ -326,10 +344,10 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "alpha": (added(f"{KEY}.alpha", 2), FormatError, "isn't one number"),
     "shape": (added(f"{KEY}.lora_up.weight", 191, 3), UsageError, r"as \[191, 64\], the model as \[192, 64\]"),
     "module": (without("none"), UsageError, "changes 1 module that"),
-    "LoHa": (added("lora_unet_x.hada_w1_a", 3, 3), UnsupportedError, "LoHa"),
-    "LoKr": (added("lora_unet_x.lokr_w1", 3, 3), UnsupportedError, "LoKr"),
-    "Tucker": (added("lora_unet_x.lora_mid.weight", 3, 3), UnsupportedError, "Tucker"),
-    "difference": (added("lora_unet_x.diff", 3, 3), UnsupportedError, "full difference"),
+    "OFT": (added("lora_unet_x.oft_blocks", 3, 3), UnsupportedError, "OFT"),
+    "IA3": (added("lora_unet_x.on_input", 1), UnsupportedError, "IA3"),
+    "GLoRA": (added("lora_unet_x.a1.weight", 3, 3), UnsupportedError, "GLoRA"),
+    "two kinds": (added(f"{KEY}.hada_w1_a", 3, 3), FormatError, "besides the parts of a LoRA"),
     "bias": (added("transformer.x.lora_B.bias", 3), UnsupportedError, "bias"),
     "unknown": (added("lora_unet_x.weight", 3), UnsupportedError, "unknown"),
     "columns' lengths": (added(f"{KEY}.dora_scale", 1, 64), UnsupportedError, "lengths of columns"),
@@ -361,13 +379,11 @@ def test_a_lora_of_another_model_is_refused(model: str, tmp_path: Path) -> None:
         assert not (tmp_path / "m.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    "setting", [{"transformer.use_rslora": True}, {"transformer.alpha_pattern": {"x": 1}}], ids=str
-)
+@pytest.mark.parametrize("setting", [{"transformer.use_rslora": True}, {"transformer.lora_bias": True}], ids=str)
 def test_settings_that_change_the_result(setting: dict[str, Any], flux: tuple[Path, Tensors], tmp_path: Path) -> None:
     pairs = changes(both("flux")["diffusers"], ["proj_out"])
     metadata = {"lora_adapter_metadata": json.dumps({f"transformer.{key}": value for key, value in setting.items()})}
-    with pytest.raises(UnsupportedError, match="one alpha for all"):
+    with pytest.raises(UnsupportedError, match="isn't an alpha"):
         merge(flux[0], WRITERS["diffusers"][0](pairs, None), tmp_path, metadata)
     with pytest.raises(FormatError, match="isn't a JSON object"):
         merge(flux[0], WRITERS["diffusers"][0](pairs, None), tmp_path, {"lora_adapter_metadata": "["})
@@ -394,7 +410,7 @@ def test_each_prefix_is_needed(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert convicts(tmp_path, "flux", "original", writer, names) is not None
 
 
-@pytest.mark.parametrize("end", ours.ENDS)
+@pytest.mark.parametrize("end", [end for end in ours.ENDS if end not in lycoris.ENDS])
 def test_each_end_is_needed(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if end in (".dora_scale", ".lora_magnitude_vector"):
         monkeypatch.setattr(ours, "ENDS", {key: part for key, part in ours.ENDS.items() if key != end})

@@ -18,6 +18,7 @@ from weighbridge.conversion.merging.options import MergeOptions
 from weighbridge.conversion.options import (
     TARGETS,
     AdapterOptions,
+    ComfyOptions,
     DTypeOptions,
     GenericGgufOptions,
     GgufOptions,
@@ -94,7 +95,7 @@ class LoraOptions:
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
     TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, MlxTowersOptions, AdapterOptions, GraphOptions, TextOptions, SbomKeyword,
+    SchemeOptions, MlxOptions, MlxTowersOptions, ComfyOptions, AdapterOptions, GraphOptions, TextOptions, SbomKeyword,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 

@@ -28,6 +28,7 @@ from weighbridge.api.keywords import (
 from weighbridge.api.verbs import planned_and_run, with_bill
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
+from weighbridge.containers.formats import PIPELINE
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
@@ -206,6 +207,16 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
             return with_bill(plan, options, [src], "quantized")
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
         model = _with_adapters(model, options.adapters)
+        if model.place.trainer == PIPELINE:
+            from weighbridge.conversion.pipelines.quantized import plan_quantized
+            from weighbridge.models.diffusion.pipeline import pipeline_of
+
+            for option in given(options):
+                raise UsageError(f"{option} doesn't apply to a pipeline of several models")
+            parts = pipeline_of(model)
+            return plan_quantized(
+                parts, dst, options.ftype, chosen, options, lambda part, target: build(part, target, options)
+            )
         made, effects = calibration(model, chosen, options, options.progress)
         plan = quantizing.build(model, dst, options.ftype, chosen, options, made=made, effects=effects)
         return with_bill(plan, options, [src], "quantized", options.adapters)

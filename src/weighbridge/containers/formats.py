@@ -27,6 +27,11 @@ ENCLOSING: Final = frozenset({PACKED, ZIPNN})
 DFLOAT11: Final = ".encoded_exponent"
 #: The format of Orbax's checkpoints, which are folders.
 ORBAX_FORMAT: Final = "orbax"
+#: The trainer of a diffusers pipeline, a folder of several models; the list of its parts; the stem of the weights of
+#: diffusers' own models.
+PIPELINE: Final = "diffusers"
+PIPELINE_INDEX: Final = "model_index.json"
+PIPELINE_STEM: Final = "diffusion_pytorch_model"
 #: The description of a tree of its arrays; the items of a step that are a model, the likeliest first.
 ORBAX: Final = "_METADATA"
 ORBAX_ITEMS: Final = ("default", "params", "model", "state", "items", "train_state")
@@ -35,6 +40,8 @@ OCDBT_FILE: Final = "manifest.ocdbt"
 OCDBT_MANIFEST, OCDBT_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
+#: Formats of PyTorch whose tensors are in a nested structure (containers/torch/tree.py).
+PYTORCH: Final = frozenset({"torch-zip", "torch-legacy", DISTRIBUTED})
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec, spec_of, without_leading_ones
+from weighbridge.containers.formats import PIPELINE
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.models.arch.derived import MAKERS
@@ -64,6 +66,15 @@ def gguf_model(model: OpenModel) -> GgufModel:
         tensors = {e.name: Spec(e.shape, e.dtype) for e in model.index}
         quantized = any(spec.dtype.kind is Kind.BLOCK for spec in tensors.values())
         return GgufModel(dict(model.metadata), tensors, stored, quantized, True)
+    if model.place.trainer == PIPELINE:
+        sizes = Counter[str]()
+        for entry in model.index:
+            sizes[entry.name.partition(".")[0]] += entry.nbytes
+        parts = ", ".join(f"{part} {size:,}" for part, size in sizes.most_common())
+        raise UnsupportedError(
+            f"{model.place.path} makes pictures: its memory depends on their size, which isn't computed",
+            hint=f"the weights alone have {stored:,} bytes: {parts}",
+        )
     if not model.config:
         raise UnsupportedError(
             f"{model.place.path} has no config.json, which the memory depends on", hint="wb fit MODEL --config FILE"

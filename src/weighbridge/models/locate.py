@@ -11,6 +11,7 @@ global_step100/                   the files of all processes of DeepSpeed
 iter_0000100/                     the files of all ranks of Megatron-LM
 100/default/                      _METADATA, and the database or the arrays of Orbax
 run/                              the newest complete step of a training run (`models/runs.py`)
+model_index.json                  the weights of all parts of a diffusers pipeline
 anything.safetensors              only that file
 anything.zip, .tar.gz, .gz ...    the file or folder in it (`models/archives.py`)
 Modelfile                         the model of its FROM line
@@ -33,14 +34,14 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, MIB, SHARDS
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
-from weighbridge.containers import BUILT_IN, folder_suffixes
+from weighbridge.containers import BUILT_IN, folder_suffixes, formats
 from weighbridge.containers.formats import ORBAX, ORBAX_ITEMS, ZERO_MODEL, ZERO_OPTIMIZER
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.filesystem import cached_repository, check_inside, check_link
 from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
-from weighbridge.models.tensor_parallel.rank_set import is_rank_set
+from weighbridge.models.tensor_parallel.rank_set import WHOLE, is_rank_set, share_files
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -71,7 +72,9 @@ _TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
 _NEMO: Final = ("weights", "model_weights")
 # How names of files with parts of tensors begin, or end.
 _SHARD: Final = "shard-"
-_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER)
+_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE)
+# Names of files in folders with several files of weights.
+_IN_PARTS: Final = (TENSORRT, formats.PIPELINE_INDEX)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
@@ -262,7 +265,13 @@ def _siblings(path: Path, number: Numbered) -> tuple[Path, ...]:
 
 
 def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
-    """Finds the files with parts of tensors in a folder with these files. None if there are none."""
+    """Finds the files with parts of tensors, or of several models, in a folder with these files. None if there are
+    none."""
+    if formats.PIPELINE_INDEX in names:
+        from weighbridge.models.diffusion.parts import weights_of  # late: few folders are pipelines
+
+        if weights := weights_of(folder, lambda part: _locate_in_folder(part).weights):
+            return Place(folder, weights, folder, trainer=formats.PIPELINE)
     if DCP_METADATA in names and is_distributed(names):
         return _locate_distributed(folder)
     from weighbridge.models.trainer_files import zero_files  # late, as below: few folders are of trainers
@@ -272,6 +281,9 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     if TENSORRT in names and "config.json" in names:
         ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
         return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer="tensorrt-llm")
+    if shares := share_files(names):
+        _expect(folder, shares)
+        return Place(folder, tuple(folder / name for name in shares), folder, parts=True, trainer="presharded")
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
@@ -280,7 +292,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name == TENSORRT for name in names)
+    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name in _IN_PARTS for name in names)
     if in_parts and (distributed := _locate_parts(folder, names)) is not None:
         return distributed
     for suffix in _SUFFIXES:
@@ -299,8 +311,8 @@ def _locate_in_folder(folder: Path) -> Place:
             continue
         _expect(folder, ())
         models = _first_files(weights)
-        if main in weights:
-            files: tuple[Path, ...] = (folder / main,)
+        if whole := next((name for name in (main, f"{formats.PIPELINE_STEM}{suffix}") if name in weights), None):
+            files: tuple[Path, ...] = (folder / whole,)
         elif len(models) > 1 and suffix == _LIGHTNING and (run := _locate_step(folder)):
             return run
         elif len(models) > 1:
@@ -319,9 +331,9 @@ def _locate_in_folder(folder: Path) -> Place:
         return step
     hint = f"looked for {', '.join(_SUFFIXES)}"
     tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
-    if (folder / "model_index.json").is_file():  # a diffusers pipeline
-        parts = sorted(p.name for p in folder.iterdir() if p.is_dir() and (p / "config.json").is_file())
-        hint = f"it is a pipeline of several models: name one of {', '.join(str(folder / p) for p in parts)}"
+    if formats.PIPELINE_INDEX in names:
+        parts = sorted(str(p) for p in folder.iterdir() if p.is_dir() and (p / "config.json").is_file())
+        hint = f"{formats.PIPELINE_INDEX} lists no part with weights: name one of {', '.join(parts)}"
     elif (folder / "snapshots").is_dir():  # a model's folder in the cache of Hugging Face
         dated = sorted((p for p in (folder / "snapshots").iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
         hint = f"a model's folder in the cache: name one of its snapshots, {dated[-1]}" if dated else hint
@@ -465,7 +477,7 @@ def models_in(folder: Path) -> tuple[Path, ...]:
             if suffix == _LIGHTNING and all("step=" in name or name.startswith("last") for name in weights):
                 return ()
             single = is_rank_set(weights) or _MAIN.get(suffix, f"model{suffix}") in weights or len(models) == 1
-            return () if single else tuple(folder / name for name in models)
+            return () if single or share_files(weights) else tuple(folder / name for name in models)
     return ()
 
 

@@ -239,7 +239,12 @@ class OpenModel(Closing):
             return self.to_hf_config().config
         from weighbridge.models.arch.registry import with_mtp_layers
 
-        return with_mtp_layers(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
+        stated = self.json("config.json")
+        if stated is None:
+            from weighbridge.models.arch.rules.without_config import derived_config  # late: few folders have no config
+
+            stated = derived_config({entry.name: entry.shape for entry in self.index}, self.json)
+        return with_mtp_layers(stated or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def to_hf_config(self, torch_dtype: str | None = None, class_: str | None = None) -> HfConfig:
         """Returns a GGUF's keys as config.json and generation_config.json, and what they can't express. `class_`: the
@@ -401,7 +406,7 @@ class OpenModel(Closing):
         """The packed weight that each stored tensor belongs to, by the name of the stored tensor."""
         from weighbridge.packings.schema.registry import any_present
 
-        if not any_present(self.stored):
+        if not any_present(self.stored, self.index.name_ends if self.nodes is None else None):
             return {}  # config.json isn't read
         from weighbridge.packings.unpacking import groups
 

@@ -1,4 +1,5 @@
-"""Opens the files of a training step that the trainer's processes wrote, each with its part of the model.
+"""Opens the files of a training step that the trainer's processes wrote, each with its part of the model, and those of
+a diffusers pipeline.
 
 open_joined(place, sources)                the whole weights, joined while they are read, and the parts left out
 open_joined(place, sources, apart=True)    every tensor of every file, the optimizer's too, not joined
@@ -13,12 +14,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from weighbridge.containers import opening
+from weighbridge.containers.formats import PIPELINE
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
+from weighbridge.models.diffusion.joined import open_pipeline
 from weighbridge.models.locate import Place
 from weighbridge.models.megatron import open_megatron
 from weighbridge.models.nemo import open_nemo
 from weighbridge.models.orbax import open_orbax
+from weighbridge.models.presharded import open_presharded
 from weighbridge.models.stored_tensors import JoinedModel, JoinedTensors, joined_index, node_builder
 from weighbridge.models.tensorrt import open_tensorrt
 from weighbridge.models.zero import open_zero
@@ -30,9 +34,11 @@ if TYPE_CHECKING:
 OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], JoinedModel]]] = MappingProxyType(
     {
         "deepspeed": open_zero,
+        PIPELINE: open_pipeline,
         "megatron": open_megatron,
         "nemo": open_nemo,
         "orbax": open_orbax,
+        "presharded": open_presharded,
         "tensorrt-llm": open_tensorrt,
     }
 )
@@ -42,7 +48,7 @@ _SUFFIX: Final = ".pt"
 def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> JoinedModel:
     """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above; the
     files of an archive are joined. FormatError if the files aren't one complete checkpoint."""
-    if apart and place.trainer not in ("nemo", "orbax"):
+    if apart and place.trainer not in ("nemo", "orbax", PIPELINE):
         return _open_apart(place, sources)
     return OPENERS[place.trainer](place, sources)
 

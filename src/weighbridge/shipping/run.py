@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
@@ -24,6 +25,8 @@ def how_to_run(plan: Plan) -> str | None:
     """Returns the command for the files that `plan` writes; None if no runtime loads them in place."""
     if isinstance(plan.target, RemotePath) or not plan.files or not plan.files[0].layout.slots:
         return None
+    if plan.format == "gguf" and any(file.name == PIPELINE_INDEX for file in plan.files):
+        return None  # a pipeline of image models, which llama.cpp doesn't run
     if plan.format == "gguf":
         indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
         parts = [index for index in indexes if index.metadata.get("general.type") != "mmproj"] or indexes

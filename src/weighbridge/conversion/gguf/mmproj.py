@@ -21,10 +21,10 @@ from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.gguf import decision, metadata
 from weighbridge.conversion.options import GgufFileOptions
 from weighbridge.conversion.plan import writers
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, one_way_losses
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import families_of_graph
@@ -33,6 +33,7 @@ from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.keys import all_hold, rules
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
+from weighbridge.models.decision import decision_of
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
 from weighbridge.models.llamacpp.towers import (
@@ -49,7 +50,7 @@ from weighbridge.tensors.nodes import LogicalTensor
 
 def to_mmproj(model: OpenModel, options: GgufFileOptions) -> PlanBuilder:
     """Plans the towers of `model`. Lists the language model's tensors as left out."""
-    towers = towers_of(model)
+    towers = towers_of(decision.of_class(model, decision_of(model)))
     draft = plan_towers(model, towers, options)
     if towers.language:
         count = plural(len(towers.language), "tensor")
@@ -98,6 +99,7 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
     if towers.folded:
         draft.losses.append(Loss("means and variances of batch norms are folded into their weights and biases"))
+    draft.losses += one_way_losses(resolved)
     unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
     for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
         parts = ", ".join(dict(unread))
@@ -181,7 +183,14 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
-        graph = (model.family, *families_of_graph(model.family.gguf))
+        if reduced := family.holding("gguf", resolved.sizes, resolved.tensors, [(role, ()) for role in family.one_way]):
+            change = ", ".join(family.one_way.values())
+            raise UnsupportedError(
+                f"{path}: no folder can be made again, since {', '.join(reduced)} is {change}",
+                hint="without --projector a folder with the language model is written; "
+                "wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
+            )
+        graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
         shared = [name for f in graph for name in family.architectures if name in f.architectures]
         if not shared:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")

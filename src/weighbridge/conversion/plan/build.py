@@ -12,12 +12,14 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from weighbridge.base.errors import UsageError
 from weighbridge.base.gc_pause import paused
-from weighbridge.conversion.gguf.set_keys import set_keys
+from weighbridge.containers.formats import PIPELINE
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
     CastOptions,
+    ComfyOptions,
     GenericGgufOptions,
     GgufFileOptions,
     GgufOptions,
@@ -38,7 +40,6 @@ from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.losses.requantized import check_lossless, losses_of
-from weighbridge.conversion.plan.losses.settings import check_settings
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, several_files, stem_of
@@ -70,9 +71,28 @@ def build(
             from weighbridge.conversion.checkpoint.training import plan_torch
 
             plan = plan_torch(model.place.path, target.path, write)
+        elif model.place.trainer == PIPELINE and (target.format in WEIGHTS or target.format == "gguf"):
+            plan = _build_parts(model, target, write, keep_names)
         else:
             plan = _build(model, target, write, keep_names, calibrate)
         return replace(plan, sources=(*map(state_of, model.place.files), *plan.sources), model=model)
+
+
+def _build_parts(model: OpenModel, target: Target, write: WriteOptions, keep_names: bool) -> Plan:
+    """Plans a diffusers pipeline, each part by itself."""
+    from weighbridge.conversion.pipelines.folder import plan_folder
+    from weighbridge.models.diffusion.pipeline import pipeline_of
+
+    if not isinstance(target.options, HfOptions | TorchFolderOptions | GgufOptions):
+        title = target.options.title
+        raise UsageError(
+            f"{model.place.path} is a pipeline of several models, which isn't written as {title}",
+            hint="name one of its parts",
+        )
+    check_target(target.path, model.place.files, True)
+    return plan_folder(
+        pipeline_of(model), target, lambda part, inner: _build(part, inner, write, keep_names, calibrate=None)
+    )
 
 
 def _build(
@@ -84,10 +104,16 @@ def _build(
     if calibrate is not None:
         to_draft = partial(_to_scheme if isinstance(options, SchemeOptions) else _to_mlx, calibrate=calibrate)
     draft = to_draft(model, options, kind)
-    if not isinstance(options, _UNCHECKED):
+    if kind in _WITH_CONFIG and not isinstance(options, _UNCHECKED):
+        from weighbridge.conversion.plan.losses.settings import check_settings  # late: it loads the families' tables
+
         draft.losses += check_settings(model, draft, kind)
         draft.losses += _mlx_losses(draft) if kind == "mlx" else []  # after settings that are refused
-    keys = set_keys(draft, options) if isinstance(options, GgufFileOptions) and options.kv else {}
+    keys: Mapping[str, Any] = {}
+    if isinstance(options, GgufFileOptions) and options.kv:
+        from weighbridge.conversion.gguf.set_keys import set_keys
+
+        keys = set_keys(draft, options)
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -137,7 +163,8 @@ def _build(
     )
 
 
-#: Targets whose settings aren't those of a language model.
+#: The targets with a config, and those among them whose settings aren't those of a language model.
+_WITH_CONFIG: Final = ("gguf", "mlx", "hf")
 _UNCHECKED: Final = (GenericGgufOptions, MmprojOptions, MlxTowersOptions)
 Unwrap = Callable[[OpenModel], tuple[OpenModel, list[str]]]
 Builder = Callable[[OpenModel, Any, str], PlanBuilder]
@@ -217,7 +244,21 @@ def _to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, kind: 
     return to_folder(model, options, WEIGHTS[kind])
 
 
+def _to_comfy(model: OpenModel, options: ComfyOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.comfy import to_comfy
+
+    if model.place.trainer == PIPELINE:
+        from weighbridge.conversion.pipelines.single_file import to_single_file
+
+        return to_single_file(model, options, kind)
+    return to_comfy(model, options)
+
+
 def _to_container(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
+    if model.place.trainer == PIPELINE and kind in WEIGHTS.values():
+        from weighbridge.conversion.pipelines.single_file import to_single_file
+
+        return to_single_file(model, options, kind)
     from weighbridge.conversion.plan.folder import to_container
 
     return to_container(model, options, kind)
@@ -236,6 +277,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         GenericGgufOptions: (None, _to_generic_gguf),
         WhisperOptions: (None, _to_ggml),
         GraphOptions: (None, _to_graph),
+        ComfyOptions: (None, _to_comfy),
         HfOptions: (unwrapped_folder, _to_folder),
         TorchFolderOptions: (unwrapped_folder, _to_folder),
     }

@@ -12,13 +12,14 @@ from typing import Any, Final, NamedTuple
 from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers import BUILT_IN, by_target, model_suffixes, own_target, target_of, writable
-from weighbridge.containers.formats import DISTRIBUTED, GRAPHS
+from weighbridge.containers.formats import DISTRIBUTED, GRAPHS, PIPELINE_STEM
 from weighbridge.conversion.options import (
     CHECKPOINT,
     FORMATS,
     AdapterOptions,
     CastOptions,
     CheckpointOptions,
+    ComfyOptions,
     GenericGgufOptions,
     MlxTowersOptions,
     MmprojOptions,
@@ -43,6 +44,7 @@ DCP: Final = "dcp"
 _BY_OPTION: Final[Mapping[tuple[str, str], type[TargetOptions]]] = MappingProxyType(
     {
         ("hf", "scheme"): SchemeOptions,
+        ("safetensors", "comfy_quant"): ComfyOptions,
         ("gguf", "arch"): GenericGgufOptions,
         ("gguf", "mmproj"): MmprojOptions,
         ("mlx", "towers"): MlxTowersOptions,
@@ -161,7 +163,7 @@ def is_whisper_cpp(model: OpenModel, path: Path) -> bool:
 
 
 def _is_whisper(model: OpenModel) -> bool:
-    from weighbridge.models.whisper.source import form_of
+    from weighbridge.models.whisper.forms import form_of
 
     return form_of(model) is not None
 
@@ -204,5 +206,6 @@ def stem_of(path: Path, model: OpenModel, kind: str) -> str:
     """The file names without `-00001-of-...` and the suffix."""
     container = WEIGHTS.get(kind, kind)
     if kind in WEIGHTS or (container in _STEMS and not path.suffix):
-        return peft.STEM if converts_adapter(model, kind) else _STEMS[container]
+        diffusers = kind != "mlx" and model.place.weights and model.place.weights[0].name.startswith(PIPELINE_STEM)
+        return peft.STEM if converts_adapter(model, kind) else PIPELINE_STEM if diffusers else _STEMS[container]
     return path.name if target_of(path.suffix) is None else path.stem

@@ -10,6 +10,7 @@
 `*` matches a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
 of [parts.resnet], below the module. `{3b+l+1}` is computed for each b and l of [counts]. A table `like` another begins
 with its rows; of two rows with one name in diffusers, the last counts. `models`: ids of rows of diffusion.toml.
+[older] has endings of modules in older versions of diffusers, and those that replaced them.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ class NamePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class NameTable:
-    """The rows of a model, and its class in diffusers."""
+    """The rows of a model, and its class in diffusers. `older`: endings of modules in older versions -> today's."""
 
     class_name: str
     rows: tuple[NameRow, ...]
+    older: Mapping[str, str] = field(default_factory=dict)
     _originals: dict[str, Any] = field(default_factory=dict, compare=False)
     _diffusers: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -71,6 +73,12 @@ class NameTable:
         """The place of a tensor by its name in diffusers or in a single file; None if the table lacks it."""
         found = _find(self._diffusers if diffusers else self._originals, name.split("."), ())
         return found and NamePlace(*found)
+
+    def current(self, name: str) -> str:
+        """A tensor's name in today's diffusers, by its name in any version."""
+        module, dot, part = name.rpartition(".")
+        ending = next((old for old in self.older if module.endswith(old)), None)
+        return name if ending is None else f"{module.removesuffix(ending)}{self.older[ending]}{dot}{part}"
 
 
 def _insert(tree: dict[str, Any], name: str, leaf: tuple[NameRow, int]) -> None:
@@ -112,7 +120,7 @@ def table(model: str) -> NameTable | None:
 
 def build_table(raw: Mapping[str, Any]) -> NameTable:
     """The rows of a table."""
-    return NameTable(raw["class"], tuple(_rows(raw)))
+    return NameTable(raw["class"], tuple(_rows(raw)), raw.get("older", {}))
 
 
 def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
@@ -167,7 +175,7 @@ def to_diffusers(known: NameTable, tensors: Mapping[str, LogicalTensor]) -> Rena
         if place is None:
             unknown.append(name)
             continue
-        for template, part in zip(place.row.diffusers, _parts(name, place.row, node, tensors), strict=True):
+        for template, part in zip(place.row.diffusers, parts_of(name, place.row, node, tensors), strict=True):
             new = filled(template, place.numbers)
             out[new], sources[new] = part, (name,)
     return Renaming(out, sources, tuple(unknown))
@@ -178,10 +186,12 @@ def to_original(known: NameTable, tensors: Mapping[str, LogicalTensor]) -> Renam
     out: dict[str, LogicalTensor] = {}
     sources: dict[str, tuple[str, ...]] = {}
     unknown = []
-    for name in tensors:
+    stored = {known.current(name): name for name in tensors}
+    tensors = {name: tensors[old] for name, old in stored.items()}
+    for name, old in stored.items():
         place = known.place_of(name, diffusers=True)
         if place is None:
-            unknown.append(name)
+            unknown.append(old)
             continue
         new = filled(place.row.original, place.numbers)
         if new in out:
@@ -189,11 +199,13 @@ def to_original(known: NameTable, tensors: Mapping[str, LogicalTensor]) -> Renam
         parts = tuple(filled(template, place.numbers) for template in place.row.diffusers)
         if missing := [part for part in parts if part not in tensors]:
             raise FormatError(f"{new} consists of {plural(len(parts), 'tensor')}, but {missing[0]} is missing")
-        out[new], sources[new] = _joined(name, place.row, [tensors[part] for part in parts], tensors), parts
+        out[new] = joined(name, place.row, [tensors[part] for part in parts], tensors)
+        sources[new] = tuple(stored[part] for part in parts)
     return Renaming(out, sources, tuple(unknown))
 
 
-def _parts(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, LogicalTensor]) -> list[LogicalTensor]:
+def parts_of(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, LogicalTensor]) -> list[LogicalTensor]:
+    """The tensors of diffusers that hold a tensor's rows. `tensors`: with the weight of its module."""
     from weighbridge.tensors.nodes import reshape, transpose
 
     shape = node.spec.shape
@@ -220,7 +232,8 @@ def _rows_of_parts(
     return [_row_range(node, start, size) for start, size in zip(accumulate((0, *sizes[:-1])), sizes, strict=True)]
 
 
-def _joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping[str, LogicalTensor]) -> LogicalTensor:
+def joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping[str, LogicalTensor]) -> LogicalTensor:
+    """The tensor of a single file whose rows are in tensors of diffusers."""
     from weighbridge.tensors.nodes import concat, reshape, transpose
 
     first = parts[0]

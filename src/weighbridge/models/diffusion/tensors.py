@@ -59,10 +59,8 @@ def original_shapes(model: OpenModel) -> dict[str, LogicalTensor]:
         node, sizes = tensors[name], tuple(shape) if isinstance(shape, Sequence) else ()
         numbers = all(isinstance(size, int) and size > 0 for size in sizes)
         if not sizes or not numbers or prod(sizes) != node.spec.elements:
-            raise FormatError(
-                "the shape doesn't have the elements of the tensor", path=str(model.place.path), field=key,
-                expected=node.spec.elements, found=list(sizes),
-            )  # fmt: skip
+            reason, path = "the shape doesn't have the elements of the tensor", str(model.place.path)
+            raise FormatError(reason, path=path, field=key, expected=node.spec.elements, found=list(sizes))
         whole = sizes[-1] % node.spec.dtype.block == 0
         tensors[name] = reshape(node if whole else decode(node), sizes)
     return tensors

@@ -16,8 +16,7 @@ from weighbridge.models.model import OpenModel
 
 
 def check_base(model: OpenModel, source: OpenModel, adapter: LoraAdapter) -> tuple[str, ...]:
-    """Raises UsageError if the adapter's family differs from the model's. Returns a note with the adapter's base
-    model."""
+    """Returns a note on the adapter's base model. Raises UsageError if its family isn't the model's."""
     family = model.family.gguf if model.described else None
     stated: str | None = None
     with suppress(UnsupportedError, FormatError, OSError):  # the adapter's files don't show its family

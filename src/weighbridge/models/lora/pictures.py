@@ -5,7 +5,8 @@
     diffusion_model.blocks.0.self_attn.q.lora_A.weight                  ComfyUI: names of the single file
 
 A module's change is alpha / rank times up [out, rank] @ down [rank, in]; of a convolution, down is [rank, in, h, w].
-Without alpha, the factor is 1. kohya's names are found among the model's own, since `_` may be part of a name.
+Without alpha, the factor is 1. `lycoris.py` has the other kinds of changes. kohya's names are found among the model's
+own, since `_` may be part of a name.
 Sources: diffusers 0.42.1 `loaders/lora_conversion_utils.py`, ComfyUI `comfy/lora.py`, sd-scripts `networks/lora.py`.
 """
 
@@ -20,11 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
+from weighbridge.containers.formats import PIPELINE
 from weighbridge.containers.sniff import diffusion
 from weighbridge.models.arch.tables.values import number
 from weighbridge.models.diffusion.model import DIFFUSERS, ORIGINAL, DiffusionModel
 from weighbridge.models.diffusion.names import table, to_diffusers, to_original
+from weighbridge.models.diffusion.pipeline import pipeline_of
 from weighbridge.models.diffusion.tensors import NamedTensors, named_tensors
+from weighbridge.models.lora import lycoris
 from weighbridge.models.model import OpenModel
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     Rounding = Callable[["Node", DType], "Node"]
 
 _TEXT: Final = "text"
+_CLIP: Final = "text_model."
 
 
 class ModulePrefix(NamedTuple):
@@ -59,33 +64,40 @@ ENDS: Final[Mapping[str, str]] = MappingProxyType(
         ".lora.down.weight": "down", ".lora.up.weight": "up",
         ".lora_linear_layer.down.weight": "down", ".lora_linear_layer.up.weight": "up",
         ".alpha": "alpha", ".dora_scale": "lengths", ".lora_magnitude_vector": "lengths",
+        **lycoris.ENDS,
     }
 )  # fmt: skip
 #: Other kinds of changes, by a part of a tensor's name.
 OTHERS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        ".hada_": "LoHa", ".lokr_": "LoKr", ".lora_mid.": "Tucker decomposition of a convolution",
-        ".oft_": "OFT", ".diff": "full difference", ".on_input": "IA3", ".lora_B.bias": "bias",
+        ".oft_": "OFT", ".on_input": "IA3", ".lora_B.bias": "bias", ".a1.": "GLoRA", ".a2.": "GLoRA", ".b1.": "GLoRA",
+        ".b2.": "GLoRA",
     }
 )  # fmt: skip
 # diffusers before 0.23: attn1.processor.to_q_lora.down.weight
 _PROCESSOR: Final = re.compile(r"\.processor\.(to_(?:q|k|v|out))_lora\.(down|up)\.weight")
 # The name that may have lengths of columns
 _COLUMNS: Final = ".dora_scale"
-_FRONT: Final = "base_model.model."  # of PEFT
-_METADATA: Final = "lora_adapter_metadata"
+#: What PEFT puts before names, and diffusers' key of the header with PEFT's settings.
+FRONT: Final = "base_model.model."
+METADATA: Final = "lora_adapter_metadata"
 _SHOWN: Final = 3
 
 
 class PictureChange(NamedTuple):
-    """The change of a module's weight. `lengths`: of its rows, for DoRA."""
+    """The change of a module's weight or bias. `parts`: by the names in `lycoris.KINDS`. `lengths`: of the rows, for
+    DoRA."""
 
     prefix: ModulePrefix
     module: str
-    down: Node
-    up: Node
+    parts: Mapping[str, Node]
     scale: float
     lengths: Node | None
+
+    @property
+    def tensor(self) -> str:
+        """The end of the name of the tensor that it changes."""
+        return ".bias" if "diff_b" in self.parts else ".weight"
 
     def weighted(self, weight: float) -> PictureChange:
         return self._replace(scale=self.scale * weight)
@@ -111,14 +123,7 @@ def merged(
     Raises UsageError if the LoRA changes modules or shapes that the model doesn't have, and UnsupportedError for
     changes that aren't a LoRA's.
     """
-    parts: list[PicturePart] = []
-    if model.diffusion is not None and model.diffusion.denoises:
-        parts.append(PicturePart(model.diffusion, None))
-    shapes = {name: node.spec.shape for name, node in model.logical.items()}
-    texts = (match for match in diffusion.matches(shapes) if match.row.part == _TEXT)
-    for index, match in enumerate(texts):
-        encoder_model = DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
-        parts.append(PicturePart(encoder_model, index))
+    parts = (_parts_of_pipeline if model.place.trainer == PIPELINE else _parts_of_file)(model)
     out: dict[str, LogicalTensor] = {}
     absent: dict[int, int] = {}
     for encoder in dict.fromkeys(change.prefix.encoder for change in changes):
@@ -139,6 +144,36 @@ def merged(
     return out, notes
 
 
+def _parts_of_file(model: OpenModel) -> list[PicturePart]:
+    parts: list[PicturePart] = []
+    if model.diffusion is not None and model.diffusion.denoises:
+        parts.append(PicturePart(model.diffusion, None))
+    shapes = {name: node.spec.shape for name, node in model.logical.items()}
+    texts = (match for match in diffusion.matches(shapes) if match.row.part == _TEXT)
+    for index, match in enumerate(texts):
+        encoder_model = DiffusionModel(match.row, match.title, match.prefix, ORIGINAL, table(match.row.id))
+        parts.append(PicturePart(encoder_model, index))
+    return parts
+
+
+def _parts_of_pipeline(model: OpenModel) -> list[PicturePart]:
+    parts: list[PicturePart] = []
+    for part, each in pipeline_of(model).models:
+        start, found = f"{part.name}.", each.diffusion
+        if found is not None and found.denoises:
+            parts.append(PicturePart(found._replace(prefix=start + found.prefix), None))
+        elif start.startswith("text_encoder"):
+            row = next(row for row in diffusion.table().rows if row.part == _TEXT)
+            number = int(part.name.removeprefix("text_encoder").strip("_") or 1)
+            parts.append(PicturePart(DiffusionModel(row, part.class_name, start, ORIGINAL, None), number - 1))
+    if sum(part.encoder is None for part in parts) > 1:
+        raise UnsupportedError(
+            f"{model.place.path} has several denoisers, and the LoRA doesn't name one",
+            hint="merge it into the part that it is for",
+        )
+    return parts
+
+
 # ------------------------------------------------------------------------------------------------ reading
 
 
@@ -156,23 +191,51 @@ def read(source: OpenModel) -> Iterator[PictureChange]:
         halves.setdefault(module_and_part[0], {})[module_and_part[1]] = name
     settings = _settings(source)
     for module, names in halves.items():
-        if missing := [part for part in ("down", "up") if part not in names]:
-            raise FormatError(f"the module has no {missing[0]} matrix", path=path, field=module)
-        down, up = source.stored[names["down"]], source.stored[names["up"]]
-        rank = down.spec.shape[0] if down.spec.shape else 0
-        if len(up.spec.shape) < 2 or not rank or up.spec.shape[1] != rank or prod(up.spec.shape[2:]) != 1:
-            shapes = f"{list(down.spec.shape)} and {list(up.spec.shape)}"
-            raise FormatError("down and up have different ranks", path=path, field=module, found=shapes)
+        nodes = {part: source.stored[name] for part, name in names.items()}
+        lengths = nodes.pop("lengths", None)
+        bias = {part: nodes.pop(part) for part in ("diff_b",) if part in nodes}
+        stored_alpha = names.get("alpha")
+        nodes.pop("alpha", None)
         prefix = _prefix(module)
         assert prefix is not None  # checked above
-        alpha = _alpha(source, names.get("alpha"), settings.get(f"{prefix.text}lora_alpha"))
-        lengths = source.stored[names["lengths"]] if "lengths" in names else None
-        # LyCORIS (wd_on_out=False) stores columns' lengths as [1, in], PEFT a convolution's rows' as [1, out, 1, 1].
-        of_rows = lengths is None or lengths.spec.shape[:1] == up.spec.shape[:1]
-        if not of_rows and names["lengths"].endswith(_COLUMNS):
-            raise UnsupportedError(f"{path}: {names['lengths']} has lengths of columns, not of rows")
-        short = module.removeprefix(_FRONT).removeprefix(prefix.text)
-        yield PictureChange(prefix, short, down, up, 1.0 if alpha is None else alpha / rank, lengths)
+        short = module.removeprefix(FRONT).removeprefix(prefix.text)
+        for parts in filter(None, (nodes, bias)) if bias else (nodes,):
+            rank = _checked_rank(parts, path, module)
+            alpha = _alpha(source, stored_alpha, settings.alpha(prefix, short))
+            scale = 1.0 if alpha is None or rank is None else alpha / rank
+            of_weight = lengths if parts is nodes else None
+            yield PictureChange(prefix, short, parts, scale, _row_lengths(of_weight, parts, names, path))
+
+
+def _checked_rank(parts: lycoris.Parts, path: str, module: str) -> int | None:
+    """The rank of a change. Raises FormatError for parts that don't fit each other."""
+    try:
+        lycoris.kind_of(frozenset(parts))
+    except FormatError as error:
+        raise FormatError(error.reason, path=path, field=module) from None
+    if "up" in parts:
+        down, up = parts["down"], parts["up"]
+        inner = parts.get("mid", down).spec.shape
+        first = inner[0] if inner else 0
+        if len(up.spec.shape) < 2 or not first or up.spec.shape[1] != first or prod(up.spec.shape[2:]) != 1:
+            shapes = f"{list(down.spec.shape)} and {list(up.spec.shape)}"
+            raise FormatError("down and up have different ranks", path=path, field=module, found=shapes)
+    rank = lycoris.rank_of(parts)
+    if rank == 0:
+        raise FormatError("a matrix has no rows", path=path, field=module)
+    return rank
+
+
+def _row_lengths(lengths: Node | None, parts: lycoris.Parts, names: Mapping[str, str], path: str) -> Node | None:
+    """The lengths of a DoRA, which LyCORIS (wd_on_out=False) stores of columns, as [1, in], and PEFT of a convolution's
+    rows as [1, out, 1, 1]."""
+    if lengths is None:
+        return None
+    if "up" not in parts:
+        raise UnsupportedError(f"{path}: {names['lengths']} sets lengths of a change that isn't a LoRA's")
+    if lengths.spec.shape[:1] != parts["up"].spec.shape[:1] and names["lengths"].endswith(_COLUMNS):
+        raise UnsupportedError(f"{path}: {names['lengths']} has lengths of columns, not of rows")
+    return lengths
 
 
 def _split(name: str) -> tuple[str, str] | None:
@@ -184,31 +247,43 @@ def _split(name: str) -> tuple[str, str] | None:
 
 
 def _prefix(name: str) -> ModulePrefix | None:
-    plain = name.removeprefix(_FRONT)
+    plain = name.removeprefix(FRONT)
     return next((prefix for prefix in PREFIXES if plain.startswith(prefix.text)), None)
 
 
-def _settings(source: OpenModel) -> Mapping[str, Any]:
-    """PEFT's settings, which diffusers writes into the header. Raises UnsupportedError for those that change the result
-    and aren't one alpha."""
-    raw = source.metadata.get(_METADATA)
+class PeftSettings(NamedTuple):
+    """PEFT's settings of a file, which diffusers writes into the header: a key begins with the part's prefix."""
+
+    values: Mapping[str, Any]
+
+    def alpha(self, prefix: ModulePrefix, module: str) -> Any:
+        """The alpha of a module; None if no setting has it."""
+        patterns = self.values.get(f"{prefix.text}alpha_pattern")
+        matching = (alpha for name, alpha in (patterns or {}).items() if module == name or module.endswith(f".{name}"))
+        return next(matching, self.values.get(f"{prefix.text}lora_alpha"))
+
+
+def _settings(source: OpenModel) -> PeftSettings:
+    """Reads PEFT's settings. Raises UnsupportedError for those that change the result and aren't an alpha."""
+    raw = source.metadata.get(METADATA)
     try:
         settings = json.loads(raw) if isinstance(raw, str) else {}
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise FormatError("isn't a JSON object", path=str(source.place.path), field=_METADATA)
+        raise FormatError("isn't a JSON object", path=str(source.place.path), field=METADATA)
     for key, value in settings.items():
-        if key.rpartition(".")[2] in ("use_rslora", "alpha_pattern", "lora_bias") and value:
-            raise UnsupportedError(
-                f"{source.place.path}: {_METADATA} sets {key}, which isn't one alpha for all modules"
-            )
-    return settings
+        setting = key.rpartition(".")[2]
+        if setting in ("use_rslora", "lora_bias") and value:
+            raise UnsupportedError(f"{source.place.path}: {METADATA} sets {key}, which isn't an alpha")
+        if setting == "alpha_pattern" and not isinstance(value, dict):
+            raise FormatError("isn't an alpha for each module", path=str(source.place.path), field=key)
+    return PeftSettings(settings)
 
 
 def _alpha(source: OpenModel, name: str | None, default: Any) -> float | None:
     if name is None:
-        return None if default is None else number(default, _METADATA)
+        return None if default is None else number(default, METADATA)
     values = source.vector(name) if prod(source.index[name].spec.shape) == 1 else None
     if values is None or len(values) != 1:
         raise FormatError("isn't one number", path=str(source.place.path), field=name)
@@ -247,39 +322,56 @@ def _merged_part(
 def _targets(view: NamedTensors, changes: list[PictureChange]) -> dict[str, PictureChange]:
     """The tensor that each change is for, by its name in a dialect, for those that it has."""
     modules = [name.removesuffix(".weight") for name in view.tensors if name.endswith(".weight")]
-    dotted = {module: f"{module}.weight" for module in modules}
+    # transformers 5 saves CLIP without this start of its names, which LoRAs keep
+    start = "" if any(module.startswith(_CLIP) for module in modules) else _CLIP
+    dotted: dict[str, list[str]] = {}
     flat: dict[str, list[str]] = {}
     for module in modules:
-        flat.setdefault(module.replace(".", "_"), []).append(f"{module}.weight")
+        for name in dict.fromkeys((module, start + module)):
+            dotted.setdefault(name, []).append(module)
+            flat.setdefault(name.replace(".", "_"), []).append(module)
     out = {}
     for change in changes:
-        names = flat.get(change.module, []) if change.prefix.underscored else [dotted.get(change.module, "")]
-        if len(names) > 1:
-            raise FormatError(f"{change.module} may be {' or '.join(names)}")
-        if names and names[0]:
-            out[names[0]] = change
+        found = (flat if change.prefix.underscored else dotted).get(change.module, [])
+        if len(found) > 1:
+            raise FormatError(f"{change.module} may be {' or '.join(found)}")
+        if found and found[0] + change.tensor in view.tensors:
+            out[found[0] + change.tensor] = change
     return out
 
 
 def _changed(name: str, weight: LogicalTensor, change: PictureChange, rounding: Rounding) -> Node:
     """The weight with its change, computed in F32 and rounded to the type of the weight."""
+    from weighbridge.tensors.merging import Combination
     from weighbridge.tensors.nodes import is_plain, low_rank, rescale_rows, reshape
+    from weighbridge.tensors.nodes.merged import merged as merged_node
 
     if not is_plain(weight):
         raise RefusedError(
             f"the base weight {name} is quantized, and a merged weight would have to be quantized again",
             hint="merge into the unquantized model, then quantize",
         )
-    shape, rank = weight.spec.shape, change.down.spec.shape[0]
-    rows, columns = change.up.spec.shape[0], prod(change.down.spec.shape[1:])
-    if len(shape) < 2 or (rows, columns) != (shape[0], prod(shape[1:])):
+    shape, plain = weight.spec.shape, change.parts.keys() == {"down", "up"}
+    if plain:
+        down, up = change.parts["down"], change.parts["up"]
+        rows, columns = up.spec.shape[0], prod(down.spec.shape[1:])
+    else:
+        try:
+            whole = lycoris.matrix_of(change.parts)
+        except FormatError as error:
+            raise FormatError(f"{name}: {error.reason}") from None
+        rows, columns = whole.spec.shape
+    if not shape or (plain and len(shape) < 2) or (rows, columns) != (shape[0], prod(shape[1:])):
         raise UsageError(
             f"the LoRA has {name} as [{rows}, {columns}], the model as {list(shape)}",
             hint="name the model that the LoRA was trained on",
         )
     matrix = reshape(weight, (rows, columns))
-    down, up = reshape(change.down, (rank, columns)), reshape(change.up, (rows, rank))
-    result: Node = low_rank(matrix, down, up, change.scale)
+    if plain:
+        rank = down.spec.shape[0]
+        result: Node = low_rank(matrix, reshape(down, (rank, columns)), reshape(up, (rows, rank)), change.scale)
+    else:
+        result = merged_node([matrix, whole], Combination("linear", (1.0, change.scale)))
     if change.lengths is not None:
         if change.lengths.spec.elements != rows:
             raise UnsupportedError(f"{name}: a DoRA with lengths of columns, not of rows")

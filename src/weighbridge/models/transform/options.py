@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from weighbridge.base.options import option
@@ -19,8 +20,13 @@ class RenameRules:
     )
     add_prefix: str = option("Put PREFIX before every name.", "", metavar="PREFIX")
     to_names: str | None = option(
-        "Names and layout of hf, gguf, mlx or canonical; of an image or video model: original or diffusers.",
+        "Names and layout of hf, gguf, mlx or canonical; of an image or video model: original or diffusers; of its "
+        "LoRA: kohya, comfy, diffusers or peft.",
         metavar="DIALECT",
+    )  # fmt: skip
+    lora_base: str | os.PathLike[str] | None = option(
+        "If SRC is a LoRA of an image or video model: its model [found by names and sizes].", metavar="MODEL",
+        kind="path",
     )  # fmt: skip
 
     def __bool__(self) -> bool:

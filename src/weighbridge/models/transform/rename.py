@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
+from weighbridge.models.lora.pictures import is_picture_lora
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import RenamedTensor, Transformed, slots, with_entries, with_nodes
@@ -105,8 +107,10 @@ def rename(model: OpenModel, names: RenameRules) -> Transformed:
             raise UsageError(f"{unnamed[0]!r} would be left without a name")
         plain, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
         done = done.then(Transformed(plain, renamed, changed=changed, notes=notes))
+    if names.lora_base is not None and not names.to_names:
+        raise UsageError("--lora-base applies to --to-names", hint="--to-names kohya, comfy, diffusers or peft")
     if names.to_names:
-        done = done.then(to_dialect(done.model, names.to_names))
+        done = done.then(to_dialect(done.model, names.to_names, names.lora_base))
     return done
 
 
@@ -148,9 +152,15 @@ class _Renamer:
 # ------------------------------------------------------------------------------------------------ dialects
 
 
-def to_dialect(model: OpenModel, dialect: str) -> Transformed:
+def to_dialect(model: OpenModel, dialect: str, base: str | os.PathLike[str] | None = None) -> Transformed:
     """Returns the model's tensors with another dialect's names and layout; quantized ones as their stored parts. Raises
-    UnsupportedError if that takes more than moving rows."""
+    UnsupportedError if that takes more than moving rows. `base`: the model of a LoRA."""
+    if is_picture_lora(model):
+        from weighbridge.models.lora.picture_dialects import to_dialect as lora_to_dialect  # late: few models are LoRAs
+
+        return lora_to_dialect(model, dialect, base)
+    if base is not None:
+        raise UsageError("--lora-base is about LoRAs of image and video models", hint=f"{model.place.path} is none")
     if model.diffusion is not None:
         return _to_diffusion_dialect(model, model.diffusion, dialect)
     family, sizes = model.family, model.sizes

@@ -14,6 +14,7 @@ import msgspec
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
 from weighbridge.base.records import dataclass
+from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.io.location import RemotePath
 from weighbridge.models.arch.size_keys import SIZE_KEYS
 from weighbridge.reports import sidecars
@@ -59,6 +60,10 @@ class ModelInfo:
     chat_template: int | None = None  # its length in characters
     quantization: Quantization | None = None
     adapter: AdapterInfo | None = None
+
+
+# Files with a model's settings; the first that exists counts.
+_CONFIGS: Final = ("config.json", "params.json", PIPELINE_INDEX)
 
 
 # ---- GGUF ----
@@ -123,9 +128,8 @@ def _largest(value: Any) -> int | None:
 
 def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
     """Returns the facts in config.json, the tokenizer's files and the chat template."""
-    config = (
-        sidecars.json(folder / "config.json") or sidecars.json(folder / "params.json") if config is None else config
-    )
+    if config is None:
+        config = next(filter(None, (sidecars.json(folder / name) for name in _CONFIGS)), {})
     text = sidecars.text_of(config)
     numbers: dict[str, Any] = {
         size: next((n for key in keys.config if (n := _largest(text.get(key))) is not None), None)

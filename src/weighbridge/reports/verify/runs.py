@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import ZERO_OPTIMIZER
+from weighbridge.models.locate import TENSORRT
+from weighbridge.models.tensor_parallel.rank_set import WHOLE
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
@@ -137,11 +139,9 @@ def unreadable_archive(repo: Repo) -> Iterator[Flaw]:
         yield Flaw(message, repo.path, hint=error.hint, offset=getattr(error, "offset", None))
 
 
-def ranks_of_tensorrt(repo: Repo) -> Iterator[Flaw]:
-    """The error for which the ranks of a TensorRT-LLM checkpoint can't be joined."""
-    from weighbridge.models.locate import TENSORRT
-
-    if repo.single or TENSORRT not in repo.names:
+def _unjoined(ending: str, repo: Repo) -> Iterator[Flaw]:
+    """The error for which the ranks' files of a folder can't be joined. `ending`: of the name of one of them."""
+    if repo.single or not any(name.endswith(ending) for name in repo.names):
         return
     from weighbridge.models.model import open_weights
 
@@ -159,7 +159,12 @@ def arrays_of_orbax(repo: Repo) -> Iterator[Flaw]:
 
 RULES: Final = (
     Check("archive/broken", Severity.ERROR, "the archives around a model can be read", unreadable_archive),
-    Check("tensorrt/ranks", Severity.ERROR, "the ranks of TensorRT-LLM are complete and fit", ranks_of_tensorrt),
+    Check(
+        "tensorrt/ranks", Severity.ERROR, "the ranks of TensorRT-LLM are complete and fit", partial(_unjoined, TENSORRT)
+    ),
+    Check(
+        "shares/ranks", Severity.ERROR, "the ranks' shares of experts are complete and fit", partial(_unjoined, WHOLE)
+    ),
     Check("orbax/arrays", Severity.ERROR, "the arrays of Orbax's checkpoints have all their chunks", arrays_of_orbax),
     Check("run/step", Severity.INFO, "which step of a training run is read by default", taken),
     Check("run/unfinished", Severity.WARNING, "every step of a training run was written to its end", unfinished),

@@ -1,0 +1,124 @@
+"""All parts of a diffusers pipeline in one file, under the names of ComfyUI's checkpoints (single_files.toml)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.imports.tables import read_table
+from weighbridge.base.words import plural
+from weighbridge.conversion.comfy import to_comfy
+from weighbridge.conversion.options import ComfyOptions
+from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.folder import to_container
+from weighbridge.conversion.result import Loss
+from weighbridge.models.diffusion.model import DiffusionModel
+from weighbridge.models.diffusion.names import Renaming, table, to_original
+from weighbridge.models.diffusion.pipeline import Pipeline, pipeline_of
+from weighbridge.models.model import OpenModel
+from weighbridge.models.transform import packed_rename
+from weighbridge.models.transform.base import RenamedTensor, with_nodes
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import LogicalTensor, Node
+
+_HINT: Final = "a slash at the end of DST names a folder, which every pipeline can be written to"
+#: Names of text encoders that aren't those of the encoder itself.
+_OUTSIDE: Final = ("text_projection.", "logit_scale")
+
+
+class PartPlace(NamedTuple):
+    """The place of a part in a single file; the columns are described in the table."""
+
+    prefix: str
+    names: str | None
+    below: str
+
+
+@cache
+def places(model: str) -> Mapping[str, PartPlace] | None:
+    """The places of parts in the single file of a model, a row of diffusion.toml; None if it has none."""
+    return next((build_places(raw) for raw in tables() if model in raw["models"]), None)
+
+
+def tables() -> list[dict[str, Any]]:
+    """The rows of the table."""
+    rows: list[dict[str, Any]] = read_table(__file__, "single_files.toml")["file"]
+    return rows
+
+
+def build_places(raw: Mapping[str, Any]) -> Mapping[str, PartPlace]:
+    """The places of a row."""
+    return {
+        part: PartPlace(row["prefix"], row.get("names"), row.get("below", ""))
+        for part, row in raw.items()
+        if part != "models"
+    }
+
+
+def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
+    """Plans a file of all parts. Raises UnsupportedError for a pipeline that no single file holds."""
+    pipeline = pipeline_of(model)
+    found = _denoiser(pipeline)
+    known = places(found.row.id)
+    if known is None:
+        raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=_HINT)
+    tensors: dict[str, Node] = {}
+    losses: list[Loss] = []
+    for part, each in pipeline.models:
+        if part.name not in known:
+            losses.append(Loss(f"left out: {part.name} ({part.class_name}), which has no place in a single file"))
+            continue
+        try:
+            named = _named(each, known[part.name])
+        except FormatError as error:
+            raise FormatError(error.reason, path=str(each.place.path)) from None
+        losses += [Loss("left out: a single file has no such name", f"{part.name}.{name}") for name in named.unknown]
+        renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
+        stored = packed_rename.parts(each, named.tensors, renamed)
+        tensors |= {known[part.name].prefix + name: node for name, node in stored.items()}
+    whole = with_nodes(model, tensors)
+    draft = to_comfy(whole, options) if isinstance(options, ComfyOptions) else to_container(whole, options, kind)
+    draft.metadata = {"format": "pt"}
+    draft.losses += losses
+    files = [part.name for part in pipeline.index.parts if not part.has_weights]
+    draft.losses += [Loss(f"left out: the files of {', '.join(files)}")] if files else []
+    if absent := [name for name in known if name not in {part.name for part in pipeline.index.models}]:
+        draft.notes.append(f"the pipeline has no {', '.join(absent)}")
+    draft.notes.append(
+        f"{found.title}: a checkpoint of {plural(len(pipeline.models), 'part')}, with the names of ComfyUI"
+    )
+    return draft
+
+
+def _denoiser(pipeline: Pipeline) -> DiffusionModel:
+    """The model that decides the layout of the file."""
+    found = [each.diffusion for _, each in pipeline.models if each.diffusion and each.diffusion.denoises]
+    if len(found) > 1:
+        raise UnsupportedError(
+            f"{found[0].title} has {plural(len(found), 'denoiser')}, and a single file holds one", hint=_HINT
+        )
+    if not found:
+        parts = ", ".join(f"{part.name} ({part.class_name})" for part, _ in pipeline.models)
+        raise UnsupportedError(f"{pipeline.whole.place.path}: no table has the names of {parts}", hint=_HINT)
+    return found[0]
+
+
+def _named(each: OpenModel, place: PartPlace) -> Renaming:
+    """The tensors of a part under the names of the single file, without prefix."""
+    tensors: Mapping[str, LogicalTensor] = each.logical
+    start = place.below
+    if start and not any(name.startswith(start) for name in tensors):
+        origin = {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in tensors}
+    else:
+        origin = {name: name for name in tensors}
+    tensors = {name: tensors[old] for name, old in origin.items()}
+    found = each.diffusion
+    names = table(place.names) if place.names else found.names if found and found.denoises else None
+    if names is None:
+        return Renaming(dict(tensors), {name: (old,) for name, old in origin.items()}, ())
+    named = to_original(names, tensors)
+    sources = {name: tuple(origin[old] for old in olds) for name, olds in named.sources.items()}
+    return Renaming(named.tensors, sources, tuple(origin[name] for name in named.unknown))

@@ -1,0 +1,163 @@
+"""ComfyUI's files of 8-bit floats as targets: judged by comfy-kitchen's formula in torch, and by our own reader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.oracles import pictures, pipelines
+
+import weighbridge as wb
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.conversion import comfy
+from weighbridge.conversion.options import COMFY_FORMATS
+from weighbridge.conversion.quantize import diffusion_types
+
+torch = pytest.importorskip("torch")
+MODELS = {"flux": "flux", "sd1": "sd1", "sdxl": "sdxl", "sd3": "sd3", "wan": "wan", "qwen-image": "qwen_image"}
+TYPES = {"fp8_scaled": "float8_e4m3fn", "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
+SCALES = {"fp8_scaled": ".scale_weight", "float8_e4m3fn": ".weight_scale", "float8_e5m2": ".weight_scale"}
+PREFIX = "model.diffusion_model."
+
+
+def load(path: Path) -> dict[str, Any]:
+    return dict(pytest.importorskip("safetensors.torch").load_file(path))
+
+
+def rounded(weight: Any, form: str) -> tuple[Any, Any]:
+    """comfy-kitchen's codes and scale of a weight in F32 (backends/eager/quantization.py, quantize_per_tensor_fp8)."""
+    dtype = getattr(torch, TYPES[form])
+    most = torch.finfo(dtype).max
+    scale = weight.abs().max() / most
+    return torch.clamp(weight * (1.0 / scale), -most, most).to(dtype), scale
+
+
+def chosen(architecture: str, tensors: dict[str, Any]) -> set[str]:
+    """The matrices that ComfyUI-GGUF's lists don't keep."""
+    rules = diffusion_types.table().architectures[architecture]
+    return {
+        name for name, t in tensors.items()
+        if t.dim() == 2 and name.endswith(".weight") and t.shape[0] > 1
+        and name not in rules.keep_names and not any(part in name for part in rules.keep)
+    }  # fmt: skip
+
+
+def convicts(folder: Path, model: str, form: str, dtype: str, prefix: str = "") -> str | None:
+    tensors = pictures.values(pictures.MODELS[model](), dtype)
+    base = pictures.save(folder / "base.safetensors", {prefix + name: t for name, t in tensors.items()})
+    wb.convert(base, folder / "q.safetensors", comfy_quant=form, overwrite=True)
+    found = load(folder / "q.safetensors")
+    matrices = chosen(MODELS[model], tensors)
+    expected: dict[str, Any] = {f"{prefix}scaled_fp8": torch.zeros(2)} if form == "fp8_scaled" else {}
+    for name, tensor in tensors.items():
+        if name not in matrices:
+            expected[prefix + name] = tensor
+            continue
+        module = prefix + name.removesuffix(".weight")
+        expected[prefix + name], expected[module + SCALES[form]] = rounded(tensor.float(), form)
+        if form != "fp8_scaled":
+            settings = {"format": form, "full_precision_matrix_mult": True}
+            stored = found.get(f"{module}.comfy_quant")
+            if stored is None or json.loads(stored.numpy().tobytes()) != settings:
+                return f"{module}.comfy_quant"
+            expected[f"{module}.comfy_quant"] = found[f"{module}.comfy_quant"]
+    if set(found) != set(expected):
+        return f"names: {sorted(set(found) ^ set(expected))[0]}"
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape or not torch.equal(found[name].float(), tensor.float()):
+            return name
+        if name.removeprefix(prefix) in matrices and found[name].dtype != getattr(torch, TYPES[form]):
+            return f"type of {name}"
+    return None
+
+
+@pytest.mark.parametrize("form", comfy.FORMATS)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_codes_are_comfy_kitchen_s(model: str, form: str, tmp_path: Path) -> None:
+    assert convicts(tmp_path, model, form, "float32") is None
+
+
+@pytest.mark.parametrize("prefix", ["", PREFIX])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_other_types_and_the_prefix_of_a_checkpoint(dtype: str, prefix: str, tmp_path: Path) -> None:
+    assert convicts(tmp_path, "flux", "fp8_scaled", dtype, prefix) is None
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("form", comfy.FORMATS)
+@pytest.mark.parametrize("field", ["dtype", "largest", "scale", "settings"])
+def test_every_column_is_seen(form: str, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = comfy.FORMATS[form]
+    other: dict[str, Any] = {
+        "dtype": comfy.FORMATS["float8_e5m2" if form != "float8_e5m2" else "fp8_scaled"].dtype,
+        "largest": row.largest / 2, "scale": ".scale", "settings": ".x" if row.settings else ".comfy_quant",
+    }  # fmt: skip
+    monkeypatch.setattr(comfy, "FORMATS", {**comfy.FORMATS, form: row._replace(**{field: other[field]})})
+    assert convicts(tmp_path, "flux", form, "float32") is not None
+
+
+@pytest.mark.parametrize("form", comfy.FORMATS)
+def test_there_and_back_by_our_reader(form: str, tmp_path: Path) -> None:
+    tensors = pictures.values(pictures.flux())
+    base = pictures.save(tmp_path / "base.safetensors", tensors)
+    wb.convert(base, tmp_path / "q.safetensors", comfy_quant=form)
+    assert wb.verify(tmp_path / "q.safetensors").ok
+    report = wb.inspect(tmp_path / "q.safetensors")
+    marker = 2 if form == "fp8_scaled" else 0
+    assert report.parameters == wb.inspect(base).parameters + marker
+    wb.convert(tmp_path / "q.safetensors", tmp_path / "back.safetensors", dtype="f32")
+    back = load(tmp_path / "back.safetensors")
+    matrices = chosen("flux", tensors)
+    assert set(tensors) <= set(back)
+    for name, tensor in tensors.items():
+        codes, scale = rounded(tensor, form)
+        wanted = codes.float() * scale if name in matrices else tensor
+        assert torch.equal(back[name], wanted), name
+    with pytest.raises(RefusedError, match="is quantized already"):
+        wb.convert(tmp_path / "q.safetensors", tmp_path / "twice.safetensors", comfy_quant=form)
+    assert not (tmp_path / "twice.safetensors").exists()
+
+
+def test_every_form_is_an_option() -> None:
+    assert tuple(comfy.FORMATS) == COMFY_FORMATS
+
+
+def test_a_matrix_of_zeros(tmp_path: Path) -> None:
+    tensors = pictures.values(pictures.flux())
+    name = "double_blocks.0.img_mlp.0.weight"
+    tensors[name] = torch.zeros_like(tensors[name])
+    base = pictures.save(tmp_path / "base.safetensors", tensors)
+    wb.convert(base, tmp_path / "q.safetensors", comfy_quant="fp8_scaled")
+    found = load(tmp_path / "q.safetensors")
+    assert not found[name].float().any()
+    assert found[name.replace(".weight", ".scale_weight")] > 0
+
+
+def test_a_pipeline(tmp_path: Path) -> None:
+    """One file: the denoiser quantized, the other parts unchanged."""
+    folder = pipelines.write(tmp_path / "p", pipelines.PIPELINES["flux"]())
+    wb.convert(folder, tmp_path / "plain.safetensors")
+    wb.convert(folder, tmp_path / "q.safetensors", comfy_quant="fp8_scaled")
+    plain, found = load(tmp_path / "plain.safetensors"), load(tmp_path / "q.safetensors")
+    matrices = {PREFIX + name for name in chosen("flux", {n.removeprefix(PREFIX): t for n, t in plain.items()})}
+    mine = {name for name in plain if name.startswith(PREFIX) and name in matrices}
+    assert mine
+    for name, tensor in plain.items():
+        assert torch.equal(found[name].float(), (rounded(tensor, "fp8_scaled")[0] if name in mine else tensor).float())
+    scales = {name.replace(".weight", ".scale_weight") for name in mine}
+    assert set(found) == set(plain) | scales | {f"{PREFIX}scaled_fp8"}
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    base = pictures.save(tmp_path / "vae.safetensors", pictures.values(pictures.vae()))
+    with pytest.raises(UnsupportedError, match="no image or video model"):
+        wb.convert(base, tmp_path / "q.safetensors", comfy_quant="fp8_scaled")
+    flux = pictures.save(tmp_path / "flux.safetensors", pictures.values(pictures.flux()))
+    for target in ("q.gguf", "q.npz"):
+        with pytest.raises(UsageError, match=r"comfy.quant"):
+            wb.convert(flux, f"{tmp_path}/{target}", comfy_quant="fp8_scaled")
+    with pytest.raises(UsageError):
+        wb.convert(flux, tmp_path / "q.safetensors", comfy_quant="nvfp4")
+    assert not list(tmp_path.glob("q*"))
