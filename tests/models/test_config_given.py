@@ -46,6 +46,18 @@ def test_the_folder_lends_its_tokenizer(folder: Path, bare: Path, tmp_path: Path
     assert own.read_bytes() == given.read_bytes()
 
 
+@pytest.mark.parametrize("write", ["convert", "slice"])
+def test_a_folder_of_the_weights_has_the_config(folder: Path, bare: Path, tmp_path: Path, write: str) -> None:
+    """Without it, the next command would need `--config` again."""
+    if write == "convert":
+        wb.convert(bare, tmp_path / "out", config=folder)
+    else:
+        wb.slice(bare, tmp_path / "out", config=folder, layers="0")
+    with wb.open(tmp_path / "out", names="canonical") as written:
+        assert "layers.0.attention.q.weight" in written
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
 def test_what_does_not_apply_is_refused(folder: Path, bare: Path, tmp_path: Path) -> None:
     wb.convert(folder, tmp_path / "a.gguf", tokenizer=False)
     with pytest.raises(UsageError, match="contains its config"):
