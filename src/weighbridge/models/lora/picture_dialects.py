@@ -176,7 +176,7 @@ def one_pair(module: str, row: NameRow, changes: list[PictureChange]) -> Picture
     scales = {change.scale for change in changes}
     data = downs[0].read_all().tobytes()
     equal = len(scales) == 1 and all(down.read_all().tobytes() == data for down in downs[1:])
-    down, up = (downs[0], ups) if equal else (concat(downs), _blocks(ups, [change.scale for change in changes]))
+    down, up = (downs[0], ups) if equal else (concat(downs), blocks_of(ups, [change.scale for change in changes]))
     weight = _matrix(down, concat(up))
     whole = as_node(joined(_WEIGHT, row, [*up], weight))
     columns: list[LogicalTensor] = [reshape(one, (one.spec.elements, 1)) for one in dora]
@@ -185,7 +185,7 @@ def one_pair(module: str, row: NameRow, changes: list[PictureChange]) -> Picture
     return changes[0]._replace(parts={"down": down, "up": whole}, scale=scale, lengths=lengths)
 
 
-def _blocks(ups: Sequence[Node], scales: Sequence[float]) -> list[Node]:
+def blocks_of(ups: Sequence[Node], scales: Sequence[float]) -> list[Node]:
     """Second factors for first ones that are placed one below the other, with their scales if these differ."""
     from weighbridge.tensors.nodes import cast, concat, scaled, zeros
 

@@ -79,7 +79,7 @@ def located(
             if not missing:
                 places = (LocatedChange(change, place) for change, place in pairs if place is not None)
                 lora = LocatedLora(table, diffusers, tuple(places))
-                found += [lora] if _fits(lora) else []
+                found += [lora] if fits(lora) else []
             elif best is None or len(missing) < len(best):
                 best = missing
     if not found:
@@ -136,7 +136,7 @@ def _spelled(forms: Mapping[str, tuple[str, ...]], module: str) -> Iterator[str]
             yield filled(template, match.groups())
 
 
-def _fits(lora: LocatedLora) -> bool:
+def fits(lora: LocatedLora) -> bool:
     """Whether the sizes of the changed matrices are those of one of the table's models."""
     columns = {
         _layer(one.place.row.original): prod(down.spec.shape[1:])
