@@ -433,6 +433,7 @@ def ticked(names: Iterable[str]) -> str:
 
 def reference_classes() -> Iterator[str]:
     from weighbridge.models.arch.registry import families
+    from weighbridge.models.decision import decision_rows
 
     listed = tomllib.loads((DOCS / "reference-classes.toml").read_text("utf-8"))
     known = {
@@ -440,7 +441,13 @@ def reference_classes() -> Iterator[str]:
     }
     left = listed["absent"]
     states = {
-        name: state_of_class(*known[name]) if name in known else ("absent", left[name]) for name in listed["text"]
+        name: state_of_class(*known[name]) if name in known else ("absent", left.get(name, ""))
+        for name in listed["text"]
+    }
+    states |= {
+        name: ("converts", f"that of its base model, as `{row.type}`")
+        for name, row in decision_rows().items()
+        if not row.in_table
     }
     kinds = [state for state, _ in states.values()]
     yield "# Classes of Hugging Face models\n"
@@ -456,7 +463,8 @@ def reference_classes() -> Iterator[str]:
         (f"`{name}`", state, family) for name, (state, family) in sorted(states.items(), key=lambda r: r[0].lower())
     )
     yield from table(("class", "state", "family, or what it needs"), rows)
-    yield from projector_classes(listed["other"], listed["left"], listed["towers"])
+    stated = {**listed["towers"], **{name: [whole] for name, whole in listed["same"].items()}}
+    yield from projector_classes(listed["other"], listed["left"], stated)
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"
     yield "The reference doesn't register these, or converts them by the class of their text model.\n"
@@ -466,8 +474,8 @@ def reference_classes() -> Iterator[str]:
 def projector_classes(
     registered: Sequence[str], left: Mapping[str, str], towers: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """The classes with towers that see or hear, which `--mmproj` writes. `towers`: classes of a tower, which the
-    reference registers in place of the whole models."""
+    """The classes with towers that see or hear, which `--mmproj` writes. `towers`: classes that the
+    reference registers in place of those of whole configs, and these."""
     from weighbridge.models.arch.registry import projector_types, projectors
 
     classes = ((table, a) for table in projectors().values() for a in table.architectures.values())

@@ -119,6 +119,7 @@ def test_the_words_of_a_count(n: int, noun: str, verb: str, words: str) -> None:
 # t5, gemma4, plamo2) and pre-tokenizers, types of quantization, the heads of names by which files are guessed.
 GENERIC = frozenset({
     "llama", "gpt2", "bert", "bitnet", "t5", "gemma4", "plamo2", "plamo3", "gpt-oss", "gpt_oss", "mistral",
+    "git",  # the type that Grok 2's config states
 })  # fmt: skip
 # Modules that hold the rules of one family each, show examples, know formats by the models that brought them, or name
 # tokenizers.

@@ -10,7 +10,7 @@ from tests.architecture import house
 
 MAX_FUNCTION, MAX_FILE, MEDIAN_FUNCTION, P90_FUNCTION = 60, 500, 7, 18
 MAX_FOLDER = 14  # "about a dozen": files of Python that one sentence covers
-# One file for each command, or for each family with rules of its own, is the whole order of the first two.
+# One file for each command, family or projector with rules of its own is the whole order of the first three.
 LARGE_FOLDERS = {"cli/commands", "models/arch/rules", "models/arch/rules/projectors", "models"}
 
 

@@ -107,10 +107,10 @@ BUDGETS = {
     "verify {gguf}": (203, 219),
     "hash {gguf}": (68, 186),
     "scan {safetensors}": (177, 181),
-    "convert {folder} {target} --dry-run": (233, 167),
-    "convert {gguf} {target}.safetensors --dry-run": (249, 167),
-    "quantize {folder} {target} Q4_K_M --dry-run": (248, 167),
-    "quantize {gguf} {target} Q4_K_M --dry-run": (214, 167),
+    "convert {folder} {target} --dry-run": (239, 167),
+    "convert {gguf} {target}.safetensors --dry-run": (255, 167),
+    "quantize {folder} {target} Q4_K_M --dry-run": (254, 167),
+    "quantize {gguf} {target} Q4_K_M --dry-run": (220, 167),
 }
 
 

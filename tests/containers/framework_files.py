@@ -67,9 +67,9 @@ def openvino(size: str) -> bytes:
     return f'<net name="m" version="11"><layers><layer name="w" type="Const">{data}</layer></layers></net>'.encode()
 
 
-def llama2c(version: int = 0, shared: bool = True) -> bytes:
-    """Two layers of width 4 with two heads, one of them for keys and values."""
-    dim, hidden, layers, heads, kv_heads, vocab, context = 4, 6, 2, 2, 1, 5, 3
+def llama2c(version: int = 0, shared: bool = True, layers: int = 2) -> bytes:
+    """Layers of width 4 with two heads, one of them for keys and values."""
+    dim, hidden, heads, kv_heads, vocab, context = 4, 6, 2, 1, 5, 3
     signed = vocab if shared or version else -vocab
     head = struct.pack("<7i", dim, hidden, layers, heads, kv_heads, signed, context)
     kv = dim // heads * kv_heads

@@ -59,6 +59,8 @@ CASES: Final = {
     "latent-whole": MegatronCase(tensor=2, latent="whole", groups=4),
     "latent-pipeline": MegatronCase(tensor=4, pipeline=2, latent="rows", groups=4),
     "mixer": MegatronCase(tensor=2, mixer=True),
+    "mixer-plain": MegatronCase(tensor=2, mixer=True, gated=False, layers=4),
+    "latent-experts": MegatronCase(tensor=2, latent="whole", groups=4, expert=2, experts=4),
     "mixer-pipeline": MegatronCase(tensor=4, pipeline=2, mixer=True, layers=4, groups=4),
 }
 

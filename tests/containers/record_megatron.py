@@ -30,6 +30,9 @@ from tests.containers.megatron_cases import CASES, GOLDEN, STEP, MegatronCase
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 20, "qk_head_dim": 5, "qk_pos_emb_head_dim": 4, "v_head_dim": 3}
 MIXER = {"mamba_num_heads": 8, "mamba_head_dim": 2, "mamba_num_groups": 4, "mamba_state_dim": 3}
 
+SHARED = {"moe_shared_expert_intermediate_size": 12, "moe_router_score_function": "sigmoid",
+          "moe_router_enable_expert_bias": True}  # fmt: skip
+
 
 def settings(case: MegatronCase) -> dict[str, Any]:
     """The settings that are saved as `args`."""
@@ -62,7 +65,7 @@ def models_of(case: MegatronCase) -> list[Any]:
         expert_model_parallel_size=case.expert, expert_tensor_parallel_size=case.expert_tensor or case.tensor,
         pipeline_dtype=torch.float32, qk_layernorm=case.bias or bool(case.latent), normalization="LayerNorm",
         num_layers_in_first_pipeline_stage=case.first, num_moe_experts=case.experts or None, moe_router_topk=2,
-        **more, **(MIXER if case.mixer else {}),
+        **more, **(MIXER if case.mixer else {}), **(SHARED if case.latent and case.experts else {}),
     )  # fmt: skip
     if case.mixer:
         return [model_of_mixers(case, config)]

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.containers.zero_cases import CASES, RUNS, STEPS, unpack
+from tests.containers.zero_cases import CASES, PARALLEL, RUNS, STEPS, unpack
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.base import Entry
-from weighbridge.containers.torch import zero
-from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece
+from weighbridge.containers.torch.zero import files as zero
+from weighbridge.containers.torch.zero import join
+from weighbridge.containers.torch.zero.parts import JoinedWeight, ZeroPiece
 
 STEP = f"global_step{STEPS}"
 #: The frozen weights, and the runs in which DeepSpeed doesn't list them.
@@ -169,7 +170,7 @@ FAULTS = [
     ("stage3", _other_step_of_model, "zero/step", "step 1"),
     ("stage3", _other_world, "zero/mixed", "stage 3 of 4 processes"),
     ("stage2", _more_processes, "zero/mixed", "of process 7"),
-    ("stage2", _second_part, "zero/parts", "tensor-parallel"),
+    ("stage2", _second_part, "zero/mixed", "states fewer parts"),
 ]
 
 
@@ -210,6 +211,88 @@ def test_weights_without_a_file_of_a_universal_checkpoint(recorded: Path, tmp_pa
         wb.open(folder)
 
 
+# ---- other kinds of parallelism ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", [run for run, case in PARALLEL.items() if case.universal])
+def test_parallel_parts_are_joined_as_by_deepspeed(recorded: Path, run: str) -> None:
+    right = tensors(recorded / f"{run}-universal.safetensors")
+    found = tensors(recorded / run / "global_step1")
+    if run == "pipeline":  # DeepSpeed's universal form omits these
+        copied = {
+            f"{n}.{name}": shape for n in (1, 2, 3) for name, shape in (("scale", (6,)), ("frozen.weight", (6, 6)))
+        }
+        assert {name: found.pop(name).shape for name in copied} == copied
+    assert same(found, right)
+
+
+def test_the_frozen_weights_of_a_pipeline_are_those_of_its_layers(recorded: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with wb.open(recorded / "pipeline" / "global_step1") as model:
+        for number in (1, 2, 3):
+            layer = torch.load(recorded / "pipeline" / "global_step1" / f"layer_{number:02}-model_states.pt")
+            frozen = model.source.stored[f"{number}.frozen.weight"]
+            assert frozen.spec.dtype.name == "BF16"
+            assert frozen.read(0, 6).tobytes() == layer["frozen.weight"].view(torch.uint8).numpy().tobytes()
+            assert np.array_equal(model[f"{number}.scale"].numpy(), layer["scale"].float().numpy())
+
+
+def test_experts_have_the_numbers_of_the_whole_model(recorded: Path) -> None:
+    torch = pytest.importorskip("torch")
+    folder = recorded / "experts" / "global_step1"
+    found = tensors(folder)
+    files = sorted(folder.glob("layer_*_expert_*"))
+    assert len(files) == 4
+    for file in files:
+        for name, values in torch.load(file).items():  # copies in 16 bits
+            assert torch.equal(torch.from_numpy(found[name].copy()).bfloat16(), values), name
+    assert len(found) == 3 + 2 * len(files)
+
+
+@pytest.mark.parametrize("run", PARALLEL)
+def test_honest_parallel_checkpoints_pass_verify_and_scan(recorded: Path, run: str) -> None:
+    report = wb.verify(recorded / run / "global_step1", values=True)
+    assert (report.verdict, report.findings) == ("ok", ())
+    assert wb.scan(recorded / run / "global_step1")
+
+
+def test_a_universal_pipeline_names_its_missing_buffers(recorded: Path) -> None:
+    folder = recorded / "pipeline-universal" / "global_step1"
+    assert same(tensors(folder), tensors(recorded / "pipeline-universal.safetensors"))
+    with wb.open(folder) as model:
+        assert {"1.scale", "2.scale", "3.scale"} <= {part.name for part in model.left_out}
+
+
+def _less(*patterns: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for pattern in patterns:
+            for path in folder.glob(pattern):
+                path.unlink()
+
+    return change
+
+
+PARALLEL_FAULTS = {
+    "stage": ("pipeline", _less("*mp_rank_01*"), "mp_rank_01 are missing"),
+    "first stage": ("pipeline", _less("*mp_rank_00*"), "mp_rank_00 are missing"),
+    "part": ("tensor", _less("*mp_rank_01*"), "mp_rank_01 are missing"),
+    "process": ("tensor3", _less("*rank_1_mp_rank_01_optim*"), "process 1 of 2"),
+    "experts": ("experts", _less("*rank_3_*"), "process 3 of 4"),
+}
+
+
+@pytest.mark.parametrize("fault", PARALLEL_FAULTS)
+def test_parallel_files_that_are_missing_are_named(recorded: Path, tmp_path: Path, fault: str) -> None:
+    run, damage, words = PARALLEL_FAULTS[fault]
+    folder = tmp_path / run
+    shutil.copytree(recorded / run / "global_step1", folder)
+    damage(folder)
+    assert "zero/missing" in {f.rule for f in wb.verify(folder).findings}
+    with pytest.raises(FormatError, match=words):
+        wb.convert(folder, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
 # ---- the arithmetic, without files ---------------------------------------------------------------------------------
 
 
@@ -224,7 +307,7 @@ def _part(
     sizes: list[list[int]],
     shapes: dict[str, tuple[int, ...]],
     gaps: tuple[tuple[int, ...], ...] | None = None,
-) -> list[zero.ZeroPart]:
+) -> list[join.ZeroPart]:
     """One tensor-parallel part; the files of its model states come first."""
     count = len(sizes) if stage == 3 else 1
     models = tuple(zero.ModelStates("model", n, (shapes,), {}, {}, {}, {}, {}) for n in range(count))
@@ -232,7 +315,7 @@ def _part(
         n: zero.OptimizerStates(f"rank{n}", count + n, stage, len(sizes), tuple(map(_vector, parts)), gaps)
         for n, parts in enumerate(sizes)
     }
-    return [zero.ZeroPart(0, models, states)]
+    return [join.ZeroPart(0, models, states)]
 
 
 def _pieces(weight: JoinedWeight) -> list[tuple[int, int, int]]:
@@ -243,28 +326,28 @@ SHAPES: dict[str, tuple[int, ...]] = {"a": (3,), "b": (5,)}
 
 
 def test_stages_1_and_2_cut_a_vector_of_all_weights() -> None:
-    found = zero.join(_part(2, [[4], [4]], SHAPES))
+    found = join.join(_part(2, [[4], [4]], SHAPES))
     assert _pieces(found["a"]) == [(1, 0, 3)]
     assert _pieces(found["b"]) == [(1, 3, 1), (2, 0, 4)]
 
 
 def test_stage_3_cuts_each_weight() -> None:
-    found = zero.join(_part(3, [[5], [5]], SHAPES))
+    found = join.join(_part(3, [[5], [5]], SHAPES))
     assert _pieces(found["a"]) == [(2, 0, 2), (3, 0, 1)]
     assert _pieces(found["b"]) == [(2, 2, 3), (3, 2, 2)]
-    several = zero.join(_part(3, [[3, 2], [3, 2]], SHAPES))  # vectors that end inside a weight
+    several = join.join(_part(3, [[3, 2], [3, 2]], SHAPES))  # vectors that end inside a weight
     assert _pieces(several["b"]) == [(2, 2, 1), (2, 0, 2), (3, 2, 1), (3, 0, 1)]
 
 
 def test_padding_between_weights_is_skipped() -> None:
-    found = zero.join(_part(1, [[4], [4]], {"a": (3,), "b": (2,)}, ((1, 2),)))
+    found = join.join(_part(1, [[4], [4]], {"a": (3,), "b": (2,)}, ((1, 2),)))
     assert _pieces(found["b"]) == [(2, 0, 2)]
 
 
 def test_a_part_with_too_many_elements() -> None:
     piece = ZeroPiece(0, _vector(4), 0, 4)
     with pytest.raises(FormatError, match="too many"):
-        zero.weight("a", (3,), [piece], "file")
+        join.weight("a", (3,), [piece], "file")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +355,7 @@ def test_a_part_with_too_many_elements() -> None:
 )
 def test_sizes_that_disagree(stage: int, sizes: list[list[int]]) -> None:
     with pytest.raises(FormatError):
-        zero.join(_part(stage, sizes, SHAPES))
+        join.join(_part(stage, sizes, SHAPES))
 
 
 def test_every_stage_and_form_is_recorded() -> None:

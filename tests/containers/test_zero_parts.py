@@ -17,7 +17,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 torch = pytest.importorskip("torch")
 
 LAYER = "language_model.encoder.layers.0"
-MLP, QKV = f"{LAYER}.mlp", f"{LAYER}.self_attention.query_key_value.weight"
+MLP = f"{LAYER}.mlp"
 #: The whole weights: how each is cut, and its shape.
 WEIGHTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "language_model.embedding.word_embeddings.weight": ("vocabulary", (12, 4)),
@@ -173,7 +173,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "zero/sizes", "different shapes",
     ),
     "name": (lambda f: _change(f / MODEL, lambda s: s["param_shapes"][0].pop(f"{LAYER}.input_layernorm.weight")),
-             "zero/parts", "stages of a pipeline"),
+             "zero/parts", "other weights than in"),
     "info": (
         lambda f: _change(f / "mp_rank_00_model_states.pt", lambda s: s.pop("universal_checkpoint_info")),
         "zero/parts", "universal_checkpoint_info",
@@ -192,15 +192,9 @@ def test_faults_are_named_and_refused(tmp_path: Path, fault: str) -> None:
 
 
 PATTERNS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "average": ({"parameter_to_average_patterns": [LAYER + ".input_layernorm.weight"],
-                 "tp_replicated_parameter_patterns": []}, UnsupportedError, "average"),
-    "sub-parameters": (
-        {"parameter_with_sub_params": [{"patterns": [QKV], "shape": (3,)}]},
-        UnsupportedError, "sub-parameters",
-    ),
     "slow": ({"tp_replicated_parameter_patterns": ["(a+)+$"]}, UnsupportedError, "the pattern"),
-    "not lists": (dict.fromkeys(["parameter_with_sub_params", "parameter_to_average_patterns"], 7), UnsupportedError,
-                  "the pattern"),
+    "not lists": (dict.fromkeys(["vocabulary_parameter_patterns", "parameter_to_average_patterns"], 7),
+                  UnsupportedError, "the pattern"),
     "no text": ({"tp_replicated_parameter_patterns": [3]}, UnsupportedError, "the pattern"),
     "rows": ({"original_vocab_size": 13}, FormatError, "more rows"),
     "columns of a vector": (

@@ -12,7 +12,8 @@ STEPS: Final = 2
 
 
 class ZeroCase(NamedTuple):
-    """`group`: elements of a flat group of stage 3; `groups`: of the optimizer; `universal`: also converted."""
+    """`group`: elements of a flat group of stage 3; `groups`: of the optimizer; `universal`: also converted. `tensor`:
+    parts of AutoTP; `stages`: of a pipeline; `experts`: sets of processes with different experts."""
 
     stage: int
     ranks: int
@@ -20,6 +21,9 @@ class ZeroCase(NamedTuple):
     groups: int = 1
     group: int = 1000
     universal: bool = False
+    tensor: int = 1
+    stages: int = 1
+    experts: int = 1
 
 
 CASES: Final = {
@@ -29,6 +33,13 @@ CASES: Final = {
     "stage3": ZeroCase(3, 2, universal=True),
     "four": ZeroCase(3, 4, groups=2, group=20),
     "float": ZeroCase(2, 3, bf16=False),
+}
+#: Other kinds of parallelism: one step each. The weights are those of DeepSpeed's universal form, where it has one.
+PARALLEL: Final = {
+    "tensor": ZeroCase(1, 4, tensor=2, universal=True),
+    "tensor3": ZeroCase(3, 4, tensor=2, universal=True),
+    "pipeline": ZeroCase(1, 4, stages=2, universal=True),
+    "experts": ZeroCase(1, 4, experts=2),
 }
 
 

@@ -12,8 +12,8 @@ import harness
 from tests.containers.test_zero_parts import write
 
 from weighbridge.base.errors import WeighbridgeError
-from weighbridge.containers.torch import zero
 from weighbridge.containers.torch import zip as torch_zip
+from weighbridge.containers.torch.zero import join
 from weighbridge.io.source import BytesSource
 from weighbridge.models.zero import node_of, read_states
 
@@ -36,8 +36,8 @@ def target(data: bytes) -> None:
     files[sorted(files)[data[1] % len(files)]] = data[2:]
     with suppress(WeighbridgeError):
         states = read_states([torch_zip.parse(BytesSource(raw, f"step/{name}")) for name, raw in files.items()])
-        faults = list(zero.faults(states.parts()))
-        for name, weight in ({} if faults else zero.join(states.parts())).items():
+        faults = list(join.faults(states.parts()))
+        for name, weight in ({} if faults else join.join(states.parts())).items():
             if weight.spec.nbytes <= _MOST:
                 node = node_of(weight, states.indexes)
                 assert node.spec == weight.spec, name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -829,6 +829,101 @@ CASES["ling3-vl"] = (
 )  # fmt: skip
 
 
+CASES["muse-glimmer"] = (
+    "MuseGlimmer",
+    {
+        "text_config": {**_TEXT, "num_hidden_layers": 2, "head_dim": 16},
+        "vision_config": {
+            "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "pos_emb_height": 6, "pos_emb_width": 6,
+        },
+        "out_hidden_size": 256, "projector_hidden_size": 48,
+    },
+    PREPROCESSOR,
+)  # fmt: skip
+
+
+_NEMOTRON_H: Final = {
+    **_TEXT, "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "hybrid_override_pattern": "M-*",
+    "num_hidden_layers": 3, "head_dim": 16, "ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 16,
+    "n_groups": 2, "conv_kernel": 4, "mlp_hidden_act": "relu2", "layer_norm_epsilon": 1e-5, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+#: RADIO's sizes are constants of the reference, which `record_projectors.py` changes to these.
+RADIO: Final = {"_vit_hidden_size": 64, "_vit_intermediate_size": 128, "_vit_num_layers": 7, "_vit_num_heads": 4}
+CASES["nemotron-vl"] = (
+    "",
+    {
+        "architectures": ["NemotronH_Nano_VL_V2"], "model_type": "NemotronH_Nano_VL_V2", "llm_config": _NEMOTRON_H,
+        "force_image_size": 64, "downsample_ratio": 0.5, "projector_hidden_size": 48, "patch_size": 16,
+        "vision_config": {
+            "architectures": ["RADIOModel"], "model_type": "radio", "patch_size": 16, "hidden_size": 64,
+            "intermediate_size": 128, "num_hidden_layers": 7, "num_attention_heads": 4,
+        },
+    },
+    PREPROCESSOR,
+)  # fmt: skip
+CASES["nemotron-omni"] = (
+    "",
+    {
+        **CASES["nemotron-vl"][1], "architectures": ["NemotronH_Nano_Omni_Reasoning_V3"],
+        "model_type": "NemotronH_Nano_Omni_Reasoning_V3",
+        "sound_config": {
+            "model_type": "parakeet", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_mel_bins": 128, "subsampling_factor": 8, "subsampling_conv_channels": 8,
+            "conv_kernel_size": 9,
+        },
+    },
+    {},
+)  # fmt: skip
+
+
+CASES["d1-omni"] = (
+    "",
+    {
+        "architectures": ["D1OmniModel"], "model_type": "d1_omni", "downsample_factor": 2, "head_layers": 1,
+        "text_config": {**_TEXT, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 32},
+        "vision_config": {
+            "model_type": "siglip2_vision_model", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "patch_size": 16, "layer_norm_eps": 1e-6,
+        },
+        "audio_config": {"feat_in": 128, "n_layers": 2, "d_model": 64, "n_heads": 4, "ff_expansion_factor": 2},
+    },
+    {},
+)  # fmt: skip
+CASES["openjev"] = CASES["clef"] = CASES["qwen3.5"]
+CASES["pplx-decider"] = (
+    *CASES["qwen3.5"][:2],
+    {**PREPROCESSOR, "size": {"shortest_edge": 3136, "longest_edge": 401408}},
+)
+CASES["qwen3-omni"] = (
+    "",
+    {
+        "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
+        "thinker_config": {
+            "text_config": {
+                **_TEXT, **_EXPERTS, "model_type": "qwen3_omni_moe_text", "head_dim": 16, "rms_norm_eps": 1e-6,
+                "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True},
+            },
+            "audio_config": {
+                **_WHISPER, "model_type": "qwen3_omni_moe_audio_encoder", "encoder_layers": 4, "output_dim": 64,
+                "downsample_hidden_size": 32, "layer_norm_eps": 1e-6,
+            },
+            "vision_config": {**_QWEN, "model_type": "qwen3_omni_moe_vision_encoder", "depth": 3},
+        },
+    },
+    {},
+)  # fmt: skip
+CASES["glm-5.2-vision"] = (
+    "",
+    {
+        **CASES["kimi-k2.5"][1], "architectures": ["Glm5vForConditionalGeneration"], "model_type": "glm5v",
+        "text_config": {**recorded_config("glm5"), "vocab_size": 32},
+    },
+    CASES["kimi-k2.5"][2],
+)  # fmt: skip
+CASES["glm-5.2-vision-joined"] = CASES["glm-5.2-vision"]
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -878,11 +973,23 @@ WITHOUT_REFERENCE: Final = ("llava-siglip", "llava-siglip-layers")
 
 
 #: Folders without a language model that converts: it is in another folder, or has no output.
-WITHOUT_TEXT: Final = ("glm-asr", "qwen2-vl-model", "ultravox")
+WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "qwen2-vl-model", "ultravox")
+
+
+#: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
+READ_BY: Final[dict[str, tuple[str, str]]] = {
+    "qwen3-omni": ("Qwen3ASRForConditionalGeneration", "thinker.visual."),
+    "openjev": ("OpenJevModel", "/"),
+    "clef": ("ClefModel", "/"),
+    "pplx-decider": ("PplxDeciderModel", "/"),
+}
 
 
 #: Further files of a folder.
 FILES: Final[dict[str, dict[str, Any]]] = {
+    "openjev": {"helper/shim.py": ""},
+    "clef": {"joint_head_config.json": {"routing_layers": 1, "layers": 1, "heads": 4}},
+    "pplx-decider": {"decision_config.json": {"temperature": 1.5}},
     "pixtral": {"tokenizer_config.json": {"added_tokens_decoder": {"12": {"content": "[IMG_BREAK]"}}}},
     "mistral3": {
         "tokenizer_config.json": {},
@@ -979,9 +1086,18 @@ def _language_model(name: str) -> dict[str, list[int]]:
     return {place.name: [*place.shape] for place in places if place.need in needs}
 
 
+#: The sizes of a case that its config doesn't have.
+_DIMENSIONS: Final = {
+    "d1-omni": {
+        "#vision.tower.vision_model.embeddings.position_embedding.weight": 16, "#vision.projector.linear_1.weight": 48,
+        "#audio.encoder.pre_encode.conv.0.weight": 10, "#audio.residual.down.weight": 24,
+    },
+}  # fmt: skip
+
+
 def _by_tables(name: str) -> dict[str, list[int]]:
     """The tensors of a case by the tables of its projector and language model. The reference judges the names."""
-    config = CASES[name][1]
+    config = {**CASES[name][1], **_DIMENSIONS.get(name, {})}
     table = projector_of_hf(config)
     assert table is not None
     prepared = CASES[name][2]
@@ -1030,15 +1146,76 @@ def _phi4_vision() -> dict[str, list[int]]:
     return dict(sorted({**_siglip2(start, 4, [16, 64]), **joined, **_language_model("phi4-vision")}.items()))
 
 
+def _joined(names: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The tensors with the other names of the two matrices behind MoonViT."""
+    numbers = {"mm_projector.proj.0.": "mm_projector.linear_1.", "mm_projector.proj.2.": "mm_projector.linear_2."}
+    return dict(
+        sorted((reduce(lambda n, pair: n.replace(*pair), numbers.items(), name), s) for name, s in names.items())
+    )
+
+
+def _nemotron_vl(name: str) -> dict[str, list[int]]:
+    """The tensors of Nemotron Nano VL as published, with those that llama.cpp doesn't read."""
+    start = "vision_model.radio_model."
+    block = {
+        "norm1": [64], "norm2": [64], "attn.qkv": [192, 64], "attn.proj": [64, 64], "mlp.fc1": [128, 64],
+        "mlp.fc2": [64, 128],
+    }  # fmt: skip
+    names = {f"{start}model.blocks.{n}.{key}": shape for n in range(7) for key, shape in block.items()}
+    generator = f"{start}model.patch_generator."
+    plain = {
+        f"{generator}cls_token.token": [10, 64], f"{generator}embedder.weight": [64, 768],
+        f"{generator}pos_embed": [1, 49, 64], f"{generator}video_embedder.weight": [64, 1536],
+        f"{start}input_conditioner.norm_mean": [3, 1, 1], f"{start}input_conditioner.norm_std": [3, 1, 1],
+        f"{start}summary_idxs": [2], "mlp1.0.weight": [256], "mlp1.1.weight": [48, 256], "mlp1.3.weight": [64, 48],
+    }  # fmt: skip
+    return dict(sorted({**_both(names), **plain, **_language_model(name)}.items()))
+
+
+def _parakeet() -> dict[str, list[int]]:
+    """The tensors of Parakeet in Nemotron Nano Omni."""
+    start = "sound_encoder.encoder."
+    tensors: dict[str, list[int]] = {}
+    for n in (0, 2, 3, 5, 6):
+        shape = [8, 8, 1, 1] if n in (3, 6) else [8, 1, 3, 3]
+        tensors |= _both({f"{start}subsampling.layers.{n}": shape})
+    norms = ("norm_feed_forward1", "norm_self_att", "norm_conv", "norm_feed_forward2", "norm_out", "conv.norm")
+    matrices = {
+        "feed_forward1.linear1": [96, 64], "feed_forward1.linear2": [64, 96], "feed_forward2.linear1": [96, 64],
+        "feed_forward2.linear2": [64, 96], "conv.pointwise_conv1": [128, 64, 1], "conv.depthwise_conv": [64, 1, 9],
+        "conv.pointwise_conv2": [64, 64, 1],
+        **{f"self_attn.{name}_proj": [64, 64] for name in ("q", "k", "v", "o", "relative_k")},
+    }  # fmt: skip
+    plain = {
+        **{f"{name}.weight": shape for name, shape in matrices.items()}, "self_attn.bias_u": [4, 16],
+        "self_attn.bias_v": [4, 16], "conv.norm.running_mean": [64], "conv.norm.running_var": [64],
+        "conv.norm.num_batches_tracked": [1],
+    }  # fmt: skip
+    layers = {f"{start}layers.{n}.": {**_both({norm: [64] for norm in norms}), **plain} for n in range(3)}
+    tensors |= {f"{layer}{name}": shape for layer, inside in layers.items() for name, shape in inside.items()}
+    features = f"{start}feature_extractor.featurizer."
+    return {
+        **tensors, **_both({f"{start}subsampling.linear": [64, 128]}), f"{features}fb": [1, 128, 257],
+        f"{features}window": [400], "sound_projection.norm.weight": [64], "sound_projection.linear1.weight": [80, 64],
+        "sound_projection.linear2.weight": [64, 80],
+    }  # fmt: skip
+
+
 #: The tensors of models of which transformers has no class.
 WITHOUT_CLASS: Final = {
     "dots-ocr": _dots_ocr(), "internvl-chat": _internvl_chat(), "sarashina2-vision": _sarashina(),
     "kimi-vl": _kimi_vl(), "youtu-vl": _youtu_vl("youtu-vl"), "youtu-vl-silu": _youtu_vl("youtu-vl-silu"),
     "phi4-vision": _phi4_vision(), "kimi-k2.5": _by_tables("kimi-k2.5"),
+    "glm-5.2-vision-joined": _joined(_by_tables("glm-5.2-vision-joined")),
+    "nemotron-vl": _nemotron_vl("nemotron-vl"),
+    "qwen3-omni": {
+        **_by_tables("qwen3-omni"), "code2wav.x.weight": [8], "talker.x.weight": [8], "thinker.visual.x.weight": [8],
+    },
+    "nemotron-omni": dict(sorted({**_nemotron_vl("nemotron-omni"), **_parakeet()}.items())),
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
-        "step3.7", "deepseek-ocr", "unlimited-ocr",
+        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni",
     )},
 }  # fmt: skip
 
@@ -1124,6 +1301,7 @@ def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) ->
     if record["preprocessor"]:
         (folder / "preprocessor_config.json").write_text(json.dumps(record["preprocessor"]))
     for name, content in record.get("files", {}).items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content))
     save_file(weights(record["names"]), folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -16,6 +16,8 @@ from tests.models.projector_cases import (
     FOLDERS,
     GOLDEN,
     OUTTYPES,
+    RADIO,
+    READ_BY,
     THINKERS,
     WITHOUT_CLASS,
     WITHOUT_REFERENCE,
@@ -86,7 +88,7 @@ def laid_over(config: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**config, **added, **nested}.items() if key not in absent}
 
 
-def by_reference(record: dict[str, Any]) -> dict[str, Any]:
+def by_reference(name: str, record: dict[str, Any]) -> dict[str, Any]:
     """The reference's keys and tensors of a record, by the requested type."""
     from tests.oracles import tree
 
@@ -101,10 +103,16 @@ def by_reference(record: dict[str, Any]) -> dict[str, Any]:
     norms[gguf.MODEL_TENSOR.A_ENC_CONV1D_NORM] += ("model.audio_tower.subsample_conv_projection.conv_{bid}.norm",)
     out: dict[str, Any] = {"files": []}
     towers = record["config"].get("vision_config", {}).get("architectures", record["config"]["architectures"])
-    made = get_model_class(towers[0], mmproj=True)
-    for name in FOLDERS:
+    class_, unread = READ_BY.get(name, (towers[0], "/"))
+    made = get_model_class(class_, mmproj=True)
+    record = {**record, "names": {key: n for key, n in record["names"].items() if not key.startswith(unread)}}
+    if towers == ["RADIOModel"]:
+        for constant, value in RADIO.items():
+            assert isinstance(getattr(made, constant), int)
+            setattr(made, constant, value)
+    for named in FOLDERS:
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-            model = made(write_folder(record, Path(folder) / name), gguf.LlamaFileType.MOSTLY_F16, Path(folder))
+            model = made(write_folder(record, Path(folder) / named), gguf.LlamaFileType.MOSTLY_F16, Path(folder))
             model.write()
             out["files"].append(model.fname_out.name)
     for outtype, number in OUTTYPES.items():
@@ -118,7 +126,7 @@ def by_reference(record: dict[str, Any]) -> dict[str, Any]:
 def main(names: list[str]) -> None:
     for name in names or CASES:
         record = of_transformers(name)
-        made = {} if name in WITHOUT_REFERENCE else {"reference": by_reference(record)}
+        made = {} if name in WITHOUT_REFERENCE else {"reference": by_reference(name, record)}
         (GOLDEN / f"{name}.json").write_text(json.dumps({**record, **made}) + "\n")
 
 

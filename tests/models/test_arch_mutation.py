@@ -66,11 +66,17 @@ def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         "layers",
         "as_metadata",
         "zeros",
+        "filled",
         "bias",
         "written_with",
+        "computed",
     ):
         if attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)
+    if "computed" in row:
+        function, _, roles = row["computed"].rstrip(")").partition("(")
+        turned = ", ".join(reversed(roles.split(", ")))
+        yield f"{name}: computed the other way", _set((*at, "computed"), f"{function}({turned})")
     if "when" in row:
         turned = row["when"].removeprefix("not ") if row["when"].startswith("not ") else f"not {row['when']}"
         yield f"{name}: when turned", _set((*at, "when"), turned)

@@ -3,9 +3,11 @@ the folder."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -58,6 +60,13 @@ def twice_in_time(features: Features, image: Any, patch: int) -> Any:
     return features(cut.reshape(len(cut), -1), image_grid_thw=grid(image, patch))
 
 
+def frame_by_frame(features: Features, image: Any, patch: int) -> Any:
+    """As of a video of two frames, one after the other; without the norm that llama.cpp's language model has."""
+    features.__self__.model.perception_emb_norm = torch.nn.Identity()  # type: ignore[attr-defined]
+    frames = patches(image, patch)[:, None].expand(-1, 2, -1, -1, -1)
+    return features(frames.reshape(len(frames), -1), image_grid_thw=grid(image, patch))
+
+
 def cut(features: Features, image: Any, patch: int) -> Any:
     return features(patches(image, patch), image_grid_thw=grid(image, patch))
 
@@ -104,6 +113,7 @@ SEEN: Final[dict[str, Seen]] = {
     **dict.fromkeys(("glm-4v", "glm-4v-gelu", "glm-ocr", "minimax-m3"), Seen(twice_in_time, 112)),
     **dict.fromkeys(("qwen3-vl", "qwen3.5", "qwen4-exp"), Seen(twice_in_time, 128)),
     "glm-5.3": Seen(twice_in_time, 56),
+    "muse-glimmer": Seen(frame_by_frame, 112),
     "paddleocr-vl": Seen(cut, 112),
     "lfm2-vl": Seen(siglip2, 512), "lfm2-vl-plain": Seen(siglip2, 256),
     "minicpm-v-4.6": Seen(in_a_strip, 112, {"image_size": 980}, {_ROWS: [4900, 64]}),
@@ -183,6 +193,36 @@ def test_llama_cpp_sees_what_transformers_sees(name: str, tmp_path: Path) -> Non
         name, found[-len(expected) :] if name == "smolvlm" else found
     )  # which llama.cpp shows whole and cut
     assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
+
+
+def test_llama_cpp_sees_what_transformers_sees_with_radio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nemotron Nano VL, as published, which transformers has under another class. It resizes positions without aligning
+    the corners of the grids, unlike the reference converter."""
+    from transformers import NemotronH_Omni_Reasoning_V3
+    from transformers.models.radio import modeling_radio
+
+    case = golden()["nemotron-vl"]
+    folder = write_folder(case, tmp_path / "tiny-model")
+    wb.convert(folder, tmp_path / "mmproj.gguf", mmproj=True, dtype="f32")
+    config, tower = case["config"], case["config"]["vision_config"]
+    vision = {**tower, "mlp_ratio": 2.0, "max_img_size": 112, "video_temporal_patch_size": 2}
+    text = {key: value for key, value in config["llm_config"].items() if key != "num_hidden_layers"}
+    text["layers_block_type"] = ["linear_attention", "mlp", "full_attention"]
+    theirs = {"architectures": ["NemotronH_Omni_Reasoning_V3"], "model_type": "nemotron_h_omni", "text_config": text}
+    kept = {key: config[key] for key in ("force_image_size", "downsample_ratio", "projector_hidden_size")}
+    (folder / "config.json").write_text(
+        json.dumps({**theirs, **kept, "vision_config": vision, "vision_hidden_size": 64})
+    )
+    model: Any = NemotronH_Omni_Reasoning_V3.from_pretrained(folder).eval()
+    resize = torch.nn.functional.interpolate
+    aligned = {**vars(torch.nn.functional), "interpolate": lambda x, **how: resize(x, **{**how, "align_corners": True})}
+    monkeypatch.setattr(modeling_radio, "F", SimpleNamespace(**aligned))
+    image = image_of(64)
+    flat = patches(pixels(image, case["preprocessor"]), 16).flatten(1)
+    with torch.inference_mode():
+        expected = np.asarray(model.get_image_features(flat, image_grid_hw=torch.tensor([[4, 4]])).pooler_output[0])
+    found = by_llama_cpp(tmp_path / "mmproj.gguf", 64, image)
     assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 

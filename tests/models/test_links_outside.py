@@ -14,6 +14,7 @@ from tests.golden_files import extracted
 
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError
+from weighbridge.reports.stores.duplicates import usage
 
 
 def _dcp(folder: Path) -> tuple[Path, str]:
@@ -59,6 +60,7 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "get": lambda folder, _: wb.get(f"{folder}::w"),
     "stats": lambda folder, _: wb.stats(folder),
     "convert": lambda folder, target: wb.convert(folder, target / "out.safetensors"),
+    "hash": lambda folder, _: wb.hash(folder),
     "all parts": lambda folder, target: wb.convert(folder, target / "out.safetensors", all_parts=True),
 }
 
@@ -74,6 +76,10 @@ def test_reports_name_the_link(checkpoint: Path) -> None:
     assert "scan/link-outside" in {finding.rule for file in wb.scan(checkpoint).files for finding in file.findings}
     findings = wb.verify(checkpoint).findings
     assert any("outside" in finding.message or "leaves the folder" in finding.message for finding in findings)
+    identity = wb.identify(checkpoint)
+    assert not identity
+    assert any("outside the checkpoint's folder" in damage for damage in identity.damage)
+    assert any("outside the checkpoint's folder" in note for note in usage([checkpoint]).unreadable)
 
 
 def test_a_step_outside_of_its_run_is_refused(tmp_path: Path) -> None:

@@ -214,16 +214,23 @@ def projector(name: str) -> tuple[Metadata, Tensors]:
     if name in ("pixtral", "mistral3"):  # which the reference leaves out
         slots.append(("v.token_embd.img_break", Spec((64,), BY_NAME["F32"])))
     keys = {key: KV(kind, decoded(kind, value)) for key, kind, value in recorded["keys"]}
-    return of_512(keys, slots) if keys.get("clip.projector_type") == KV("str", "lfm2a") else (keys, slots)
+    kinds = {keys[key].value for key in keys if key.endswith("projector_type")}
+    return of_512(keys, slots) if kinds & {"lfm2a", "d1omni_a"} else (keys, slots)
 
 
 def of_512(keys: Metadata, slots: Tensors) -> tuple[Metadata, Tensors]:
-    """One layer of a conformer, of the only width that llama.cpp's graph has: eight times the recorded one."""
+    """One layer of a conformer, of the only width that llama.cpp's graph has: eight times the recorded one. So are the
+    other matrices, of which a tower that sees keeps its blocks' own."""
     sizes = {64: 512, 128: 1024, 16: 128}
-    wide = [(name, Spec(tuple(sizes.get(n, n) for n in spec.shape), spec.dtype)) for name, spec in slots]
-    one = [(name, spec) for name, spec in wide if "blk." not in name or "blk.0." in name]
+    wide = [
+        (name, spec if name.startswith("v.") else Spec(tuple(sizes.get(n, n) for n in spec.shape), spec.dtype))
+        for name, spec in slots
+    ]
+    one = [(name, spec) for name, spec in wide if not name.startswith("a.blk.") or "blk.0." in name]
     audio = {"block_count": 1, "embedding_length": 512, "feed_forward_length": 512, "projection_dim": 512}
-    return {**keys, **{f"clip.audio.{key}": KV("u32", value) for key, value in audio.items()}}, one
+    changed = {f"clip.audio.{key}": KV("u32", value) for key, value in audio.items()}
+    changed |= {"clip.vision.projection_dim": KV("u32", 512)} if "clip.vision.projection_dim" in keys else {}
+    return {**keys, **changed}, one
 
 
 def tower(keys: Metadata, slots: Tensors) -> None:
@@ -421,6 +428,8 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
         "deepseekocr": "deepseek-ocr",
         "deepseekocr2": "deepseek-ocr2",
         "granite_speech": "granite-speech",
+        "lfm2": "lfm2-vl",
+        "d1omni_v": "lfm2-vl",
     }
     for kind, keys in rows.required_by.items():
         for key in map("clip.{}".format, keys):
@@ -434,7 +443,7 @@ def test_every_key_of_the_table_is_needed_by_llama_cpp(name: str, kind: str, key
     keys["clip.projector_type"] = KV("str", kind)
     del keys[key]
     assert "llamacpp/mmproj-key" in write_projector(tmp_path / "m.gguf", keys, slots)
-    assert key in str(mtmd_loads.refusal(tmp_path / "m.gguf"))
+    assert key.rpartition(".")[2] in str(mtmd_loads.refusal(tmp_path / "m.gguf"))  # the name, or an assertion about it
 
 
 def test_an_alignment_of_one_is_a_warning() -> None:

@@ -171,8 +171,35 @@ PUBLISHED: Final = ("internvl-chat",)
 #: The towers of models with experts are those of the models without; a GGUF of GLM-OCR is known by its
 #: further layer.
 PAIRS: Final = [
-    name for name in golden() if not name.endswith("-moe") and name not in ("glm-ocr-gelu", *PUBLISHED, *WITHOUT_TEXT)
+    name
+    for name, case in golden().items()
+    if not name.endswith("-moe")
+    and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
+    if not registry.projector_of_hf(case["config"]).one_way  # type: ignore[union-attr]  # tests/models/test_one_way.py
 ]
+
+
+def test_nemotron_s_mean_and_deviation_have_other_names(tmp_path: Path) -> None:
+    """As published. The reference reads `image_mean` only, and writes ImageNet's numbers."""
+    case = golden()["nemotron-vl"]
+    theirs = {f"norm_{key.removeprefix('image_')}": value for key, value in case["preprocessor"].items()}
+    for preprocessor, name in ((case["preprocessor"], "a"), (theirs, "b")):
+        source = write_folder({**case, "preprocessor": preprocessor}, tmp_path / name / "tiny-model")
+        wb.convert(source, tmp_path / f"{name}.gguf", mmproj=True)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_qwen_3_omni_hears(tmp_path: Path) -> None:
+    """The file has what hears; the plan lists the rest, and says why nothing sees. No folder is made of a part."""
+    source = write_folder(golden()["qwen3-omni"], tmp_path / "g")
+    plan = wb.plan_convert(source, tmp_path / "m.gguf", mmproj=True)
+    listed = {loss.tensor for loss in plan.losses if loss.tensor}
+    assert listed == {"code2wav.x.weight", "talker.x.weight", "thinker.visual.x.weight"}
+    assert any("no two towers of different widths" in loss.message for loss in plan.losses if loss.effect == "results")
+    plan.run()
+    wb.convert(source, tmp_path / "t.gguf", tokenizer=False)
+    with pytest.raises(UnsupportedError, match="no class has a qwen3vlmoe language model and a qwen3a projector"):
+        wb.convert(tmp_path / "t.gguf", tmp_path / "b", to="hf", tokenizer=False, projector=tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -295,3 +295,18 @@ def test_a_table_s_numbers_fit_or_are_refused() -> None:
     for wrong in (2**31, -(2**31) - 1, 2**40):
         with pytest.raises(FormatError, match="a number is too large for I32"):
             cast(const(np.array([[0, wrong]], np.int64), BY_NAME["I64"]), BY_NAME["I32"]).read_all()
+
+
+# Jais: the slopes of its biases are a number in a GGUF.
+
+
+@pytest.mark.parametrize(("slope", "told"), [(None, False), (1.001, False), (1.25, True)])
+def test_slopes_that_llama_cpp_does_not_compute_are_told(slope: float | None, told: bool, tmp_path: Path) -> None:
+    recorded, name = golden()["jais"], "transformer.relative_pe.slopes"
+    arrays = {n: values(n, tuple(shape)) for n, shape in recorded["hf"].items()}
+    if slope is not None:
+        arrays[name] = arrays[name] * np.array([[1], [1], [1], [1], [1], [slope]], np.float32)
+    save_file(arrays, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(recorded["config"]))
+    losses = wb.plan_convert(tmp_path, tmp_path / "a.gguf", tokenizer=False).losses
+    assert [x.tensor for x in losses if "computes other numbers" in x.message] == [name] * told

@@ -88,6 +88,24 @@ def quantized(path: Path) -> dict[str, Any]:
         return {name: model[name].numpy() for name in model}
 
 
+def cut(path: Path) -> dict[str, Any]:
+    """The weights of the first layer."""
+    wb.slice(path, path.parent / "cut", layers="0", to="hf")
+    with wb.open(path.parent / "cut", names="canonical") as model:
+        return {name: model[name].numpy() for name in model}
+
+
+def for_two(path: Path) -> dict[str, Any]:
+    wb.split(path, path.parent / "ranks", tp=2)
+    with wb.open(path.parent / "ranks", names="canonical") as model:
+        return {name: model[name].numpy() for name in model}
+
+
+def fitted(path: Path) -> dict[str, Any]:
+    report = wb.fit(path, context=32)
+    return {row.type: np.array([row.nbytes]) for row in report.types}
+
+
 WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "open": hub,
     "provider": canonical,
@@ -98,6 +116,9 @@ WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "to PyTorch": converted("out.pt"),
     "to NumPy": converted("out.npz"),
     "quantize": quantized,
+    "slice": cut,
+    "split": for_two,
+    "fit": fitted,
 }
 
 
@@ -115,6 +136,18 @@ def test_the_model_in_it_is_what_the_bare_one_is(tmp_path: Path, left: str, way:
     found = WAYS[way](saved(tmp_path / "left", LEFT[left]))
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("left", ["DDP", "torch's tutorial"])
+def test_no_runtime_runs_it_as_another_model(tmp_path: Path, left: str) -> None:
+    """transformers would find none of its names, and give each weight a random value."""
+    pytest.importorskip("transformers")
+    report = wb.prove(saved(tmp_path / "left", LEFT[left]), saved(tmp_path / "bare", WEIGHTS))
+    (run,) = (check for check in report.checks if check.name in ("run", "predictions"))
+    assert (run.name, run.verdict) == ("run", "not-checked")
+    assert "training checkpoint" in run.message
+    assert next(check.verdict for check in report.checks if check.name == "tensors") == "same"
 
 
 @pytest.mark.parametrize("left", LEFT)

@@ -1,4 +1,4 @@
-"""Models whose config's multipliers are in the weights of their GGUF, and of a folder that comes back from it."""
+"""Models whose config's multipliers are in the weights of their GGUF, and of most folders that come back from it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ONES = ("attention_in", "attention_out", "embedding", "key", "lm_head", "ssm_in", "ssm_out")
+
+
+def of(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """A model's tensors under which it computes the same with every multiplier 1."""
+    return {"falcon_h1": falcon_h1, "jais": jais, "dots3_note_text": dots3_note}[config["model_type"]](tensors, config)
+
+
+def dots3_note(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Norms of latent vectors times the factor by which these are rescaled, and over it again."""
+    out = dict(tensors)
+    for name, tensor in tensors.items():
+        if name.endswith(("q_a_layernorm.weight", "kv_a_layernorm.weight")):
+            factor = (config["hidden_size"] / len(tensor)) ** 0.5
+            out[name] = tensor * factor / factor
+    return out
+
+
+def jais(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The factors of a Jais's embedding and logits, the latter's one number, in the matrices (modeling_jais.py)."""
+    embedding = config.get("mup_embeddings_scale", config.get("embeddings_scale"))
+    output = config.get("width_scale") or config["mup_output_alpha"] * config["mup_width_scale"]
+    own = tensors["transformer.wte.weight"]
+    head = tensors.get("lm_head.weight", own)
+    return tensors | {"transformer.wte.weight": own * embedding, "lm_head.weight": head * output}
 
 
 def falcon_h1(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

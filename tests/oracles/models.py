@@ -264,8 +264,18 @@ def drawn(name: str, shape: Sequence[int], generator: Any, spreads: Spreads) -> 
 
 
 TOKENS = "d2t"  # from the number of each token that a draft model chooses from to the token's: here every other one
+SLOPES = "relative_pe.slopes"  # ALiBi's
 ROUTES = "tid2eid"  # how the names of tables end that choose the experts of a token
 EXPERTS = 6  # of the small models that have such a table
+
+
+def alibi(heads: int) -> list[float]:
+    """The slopes of ALiBi's paper: for another number of heads than a power of two, every other one of twice the power
+    before is added."""
+    if heads & (heads - 1):
+        power = 1 << heads.bit_length() - 1
+        return alibi(power) + alibi(2 * power)[::2][: heads - power]
+    return [2.0 ** (-8 * n / heads) for n in range(1, heads + 1)]
 
 
 def routes(name: str, shape: Sequence[int], generator: Any) -> Any:
@@ -332,6 +342,7 @@ def _published(case: Case, folder: Path, dtype: str) -> Path:
     tensors = {n: drawn(n, s, generator, case.spreads).to(getattr(torch, dtype)) for n, s in case.shapes.items()}
     tensors |= {n: routes(n, s, torch.Generator()) for n, s in case.shapes.items() if n.endswith(ROUTES)}
     tensors |= {n: torch.arange(*s) for n, s in case.shapes.items() if n.endswith(TOKENS)}
+    tensors |= {n: torch.tensor(alibi(s[0])).reshape(s) for n, s in case.shapes.items() if n.endswith(SLOPES)}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {"architectures": [case.config], "vocab_size": size, "torch_dtype": dtype, **case.options, **case.said}
     (folder / "config.json").write_text(json.dumps(config, indent=2))

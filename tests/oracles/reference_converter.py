@@ -33,8 +33,9 @@ class Job:
 
     `outtype`: None for the vocabulary alone (`--vocab-only`). `pre`: its pre-tokenizer's name, for a vocabulary that
     the reference can't know. `hparams`: what it reads from a config beside what transformers 5 keeps of it. `flags`:
-    further options. `method`: "module:Class" of the reference, whose `set_vocab` alone is run, for a vocabulary whose
-    model doesn't matter; ranks.json in the folder replaces a tokenizer whose program lies in the model's repository.
+    further options. `base`: the folder of a base model that it would download. `method`: "module:Class" of the
+    reference, whose `set_vocab` alone is run, for a vocabulary whose model doesn't matter; ranks.json in the folder
+    replaces a tokenizer whose program lies in the model's repository.
     """
 
     folder: str
@@ -45,6 +46,7 @@ class Job:
     flags: Sequence[str] = ()
     script: str = "convert_hf_to_gguf.py"
     method: str | None = None
+    base: str | None = None
 
     @property
     def arguments(self) -> list[str]:
@@ -162,15 +164,22 @@ def with_exact_mean() -> None:
 
 
 def _run(tree: str, job: Job) -> str | None:
+    import huggingface_hub
+    from conversion import load_all_models  # type: ignore[import-not-found]
     from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
     from gguf import TensorNameMap
 
     names = dict(TensorNameMap.block_mappings_cfg)  # to which Arctic's adds its own for all models
     original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
+    load_all_models()  # else its own attributes would be taken for a job's
     known = _with_own(ModelBase, "no_mtp")
+    downloads = huggingface_hub.hf_hub_download, huggingface_hub.snapshot_download
     with_narrow_plamo()
     with_exact_mean()
     try:
+        if job.base is not None:
+            huggingface_hub.hf_hub_download = lambda repo, name, **_: os.path.join(job.base or "", name)
+            huggingface_hub.snapshot_download = lambda repo, **_: job.base
         if job.pre is not None:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre
         if job.method is not None:
@@ -183,6 +192,7 @@ def _run(tree: str, job: Job) -> str | None:
         return traceback.format_exc()
     finally:
         TextModel.get_vocab_base_pre, ModelBase.load_hparams = original, staticmethod(load)
+        huggingface_hub.hf_hub_download, huggingface_hub.snapshot_download = downloads
         TensorNameMap.block_mappings_cfg = names
         for model in _with_own(ModelBase, "no_mtp") - known:  # an option of one job would be one of all that follow
             del model.no_mtp

@@ -57,7 +57,7 @@ def test_tensors_are_identical(name: str, back_of: Converter, folder_of: Maker) 
         table, rows = UNUSED[name]
         original[table][:rows] = 0
     if CASES[name].folded:
-        original = folded.falcon_h1(original, json.loads((folder_of(name) / "config.json").read_text()))
+        original = folded.of(original, json.loads((folder_of(name) / "config.json").read_text()))
     if CASES[name].unit:
         import torch
 

@@ -20,6 +20,7 @@ DEVIATES = {
     "internvl": (POSITIONS,), "internvl-chat": (POSITIONS,), "internvl-silu": (POSITIONS, "vision_config.hidden_size"),
     "llama4": ("vision_config.pixel_shuffle_ratio",), "lfm2-audio": ("encoder.d_model",),
     "meralion2": ("speech_mlp_scale_factor",),
+    "d1-omni": ("audio_config.d_model",), "qwen3-omni": ("vision_config.model_type",),
 }  # fmt: skip
 
 

@@ -16,25 +16,28 @@ from typing import Final
 from weighbridge.base.errors import FormatError
 from weighbridge.io.source import Source
 
-_WINDOW: Final = 16 << 10
+_PAGE: Final = 16 << 10
+_PAGES: Final = 16  # kept: a table, its vtable, its vectors and the tables that they lead to are far from each other
 _TEXT: Final = 4096
 
 
 class FlatBuffer:
-    """Reads numbers of a file through a window. Tables are few bytes and near each other."""
+    """Reads numbers of a file by pages. Tables have few bytes, and those of a kind are near each other."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._data, self._base = b"", 0
+        self._pages: dict[int, bytes] = {}
 
     def number(self, at: int, code: str) -> int:
-        size = struct.calcsize(code)
-        place = at - self._base
-        if place < 0 or place + size > len(self._data):
-            self.source.check(at, size)
-            self._base, place = at, 0
-            self._data = self.source.read(at, min(_WINDOW, self.source.size - at))
-        return int(struct.unpack_from(f"<{code}", self._data, place)[0])
+        page, place = divmod(at, _PAGE)
+        data = self._pages.get(page)
+        if data is None or place + struct.calcsize(code) > len(data):
+            self.source.check(at, struct.calcsize(code))
+            if len(self._pages) == _PAGES:
+                del self._pages[next(iter(self._pages))]
+            start = page * _PAGE  # with the beginning of the next page, for numbers on the border
+            data = self._pages[page] = self.source.read(start, min(_PAGE + 8, self.source.size - start))
+        return int(struct.unpack_from(f"<{code}", data, place)[0])
 
     def root(self) -> FlatTable:
         return FlatTable(self, self.number(0, "I"))

@@ -63,13 +63,17 @@ def is_inside(path: str, own: tuple[str, ...]) -> bool:
     return any(real == folder or real.startswith(os.path.join(folder, "")) for folder in own)
 
 
+class LinkOutsideError(RefusedError):
+    """A file of a checkpoint is a link to something outside of its folder."""
+
+
 def check_inside(paths: Iterable[Path], folder: Path) -> None:
-    """Raises RefusedError if one of a checkpoint's files, or a folder above it, is a link out of `folder`."""
+    """Raises LinkOutsideError if one of a checkpoint's files, or a folder above it, is a link out of `folder`."""
     own = own_folders(str(folder))
     for path in paths:
         if not is_inside(str(path), own):
             words = f"{path} leads to {os.path.realpath(path)}, outside the checkpoint's folder"
-            raise RefusedError(words, hint="copy the files into the folder if they belong to the checkpoint")
+            raise LinkOutsideError(words, hint="copy the files into the folder if they belong to the checkpoint")
 
 
 def check_link(path: Path, folder: Path) -> None:

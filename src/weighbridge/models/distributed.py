@@ -63,7 +63,14 @@ class Chunked:
 
         if not self.spec.elements:
             return Const(self.spec, b"")
-        return self._node(tile(self.spec.shape, self.boxes), {})
+        places: dict[int, ChunkBytes] = {}
+
+        def build(part: BoxPart) -> Node:
+            if part.number not in places:
+                places[part.number] = self.find(part.number)
+            return self._piece(part, places[part.number])
+
+        return node_of_tile(tile(self.spec.shape, self.boxes), build)
 
     def same(self, first: int, second: int, region: Box) -> bool:
         """Whether two chunks store the same bytes for a region that both have."""
@@ -72,15 +79,6 @@ class Chunked:
         step = max(SLAB // max(a.spec.row_bytes, 1), 1)
         runs = ((lo, min(lo + step, a.spec.rows)) for lo in range(0, a.spec.rows, step))
         return all(a.read(lo, hi).tobytes() == b.read(lo, hi).tobytes() for lo, hi in runs)
-
-    def _node(self, part: Tile, places: dict[int, ChunkBytes]) -> Node:
-        from weighbridge.tensors.nodes import concat
-
-        if not isinstance(part, BoxPart):
-            return concat([self._node(inner, places) for inner in part.parts], part.axis)
-        if part.number not in places:
-            places[part.number] = self.find(part.number)
-        return self._piece(part, places[part.number])
 
     def _piece(self, piece: BoxPart, data: ChunkBytes) -> Node:
         from weighbridge.tensors.nodes import Stored, strided
@@ -94,6 +92,15 @@ class Chunked:
         strides = c_strides(box.shape) if data.strides is None else data.strides
         start = sum(a * s for a, s in zip(piece.starts, strides, strict=True))
         return strided(flat, start, piece.shape, strides)
+
+
+def node_of_tile(part: Tile, build: Callable[[BoxPart], Node]) -> Node:
+    """A tensor from the parts of boxes that cover it. `build`: the node of a part."""
+    from weighbridge.tensors.nodes import concat
+
+    if isinstance(part, BoxPart):
+        return build(part)
+    return concat([node_of_tile(inner, build) for inner in part.parts], part.axis)
 
 
 def open_parts(place: Place, sources: Sequence[Source]) -> tuple[Place, Index, JoinedTensors[Chunked]]:

@@ -11,7 +11,6 @@ global_step100/                   the files of all processes of DeepSpeed
 iter_0000100/                     the files of all ranks of Megatron-LM
 100/default/                      _METADATA, and the database or the arrays of Orbax
 run/                              the newest complete step of a training run (`models/runs.py`)
-model_index.json                  the weights of all parts of a diffusers pipeline
 anything.safetensors              only that file
 anything.zip, .tar.gz, .gz ...    the file or folder in it (`models/archives.py`)
 Modelfile                         the model of its FROM line
@@ -41,7 +40,7 @@ from weighbridge.io.filesystem import cached_repository, check_inside, check_lin
 from weighbridge.io.location import RemotePath, StoredPath, TreePath, expect, open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.modelfile import is_modelfile, read_modelfile, referred
-from weighbridge.models.tensor_parallel.rank_set import is_rank_set
+from weighbridge.models.tensor_parallel.rank_set import WHOLE, is_rank_set, share_files
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -72,9 +71,7 @@ _TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
 _NEMO: Final = ("weights", "model_weights")
 # How names of files with parts of tensors begin, or end.
 _SHARD: Final = "shard-"
-_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER)
-# Names of files in folders with several files of weights.
-_IN_PARTS: Final = (TENSORRT, formats.PIPELINE_INDEX)
+_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE, TENSORRT, formats.PIPELINE_INDEX)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER: Final = 32 << 10
 INDEX: Final = 4 * MIB
@@ -281,6 +278,9 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
     if TENSORRT in names and "config.json" in names:
         ranks = sorted((int(m[1]), n) for n in names if (m := _TENSORRT.fullmatch(n)))
         return Place(folder, tuple(folder / name for _, name in ranks), folder, parts=True, trainer="tensorrt-llm")
+    if shares := share_files(names):
+        _expect(folder, shares)
+        return Place(folder, tuple(folder / name for name in shares), folder, parts=True, trainer="presharded")
     if "model.safetensors" not in names and (parts := distributed_shards(names)):
         _expect(folder, parts)
         return Place(folder, tuple(folder / name for name in parts), folder, parts=True)
@@ -289,7 +289,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name in _IN_PARTS for name in names)
+    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) for name in names)
     if in_parts and (distributed := _locate_parts(folder, names)) is not None:
         return distributed
     for suffix in _SUFFIXES:
@@ -474,7 +474,7 @@ def models_in(folder: Path) -> tuple[Path, ...]:
             if suffix == _LIGHTNING and all("step=" in name or name.startswith("last") for name in weights):
                 return ()
             single = is_rank_set(weights) or _MAIN.get(suffix, f"model{suffix}") in weights or len(models) == 1
-            return () if single else tuple(folder / name for name in models)
+            return () if single or share_files(weights) else tuple(folder / name for name in models)
     return ()
 
 

@@ -10,6 +10,7 @@ of roles is maxtext_roles.toml.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -31,12 +32,22 @@ _OPTIMIZER: Final = "opt_state."
 _PAIRED: Final = "llama3"
 
 
+class RepeatedLayers(Struct, frozen=True, forbid_unknown_fields=True):
+    """`root`: the type of the factor of the embedding; `ends`: of the first components of names, for the layers of a
+    block; `block`: layers of a block with numbers."""
+
+    root: str
+    ends: tuple[str, ...] = ()
+    block: int = 0
+
+
 class MaxTextRoles(Struct, frozen=True, forbid_unknown_fields=True):
     """maxtext_roles.toml."""
 
     families: dict[str, bool]
+    repeated: dict[str, RepeatedLayers]
     outside: dict[str, str]
-    vectors: dict[str, str]
+    vectors: dict[str, tuple[str, ...]]
     matrices: dict[str, tuple[str, ...]]
     experts: dict[str, tuple[str, ...]]
 
@@ -60,6 +71,8 @@ def from_maxtext(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
     except UnsupportedError:
         return None
     notes = ["MaxText's names are replaced by those of the family"]
+    if parameters.repeated is not None:
+        notes.append("the norms are stored plus 1, the embedding times the root of the width: both are undone")
     if parameters.factor != 1:
         notes.append(f"MaxText's queries are multiplied by {parameters.factor:.6g}, the root of the size of a head")
     return replace(named, left_out=(*named.left_out, *parameters.padding)), notes
@@ -78,6 +91,7 @@ class MaxTextParameters:
         size = config.get("head_dim") or sizes["N"] // sizes["H"]
         self.factor = math.sqrt(size) if maxtext_roles().families[model.family.name] else 1.0
         scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        self.repeated = maxtext_roles().repeated.get(model.family.name)
         self.paired = scaling.get("rope_type", scaling.get("type")) == _PAIRED
 
     def of_role(self, role: str, index: Mapping[str, int]) -> Node | None:
@@ -88,7 +102,8 @@ class MaxTextParameters:
         if role in table.outside:
             return self._outside(role)
         if role in table.vectors:
-            return self._in_layer(table.vectors[role], layer)
+            vectors = (self._in_layer(name, layer) for name in table.vectors[role])
+            return self._norm(next((node for node in vectors if node is not None), None))
         for name in table.experts.get(role, ()):
             if (node := self._in_layer(name, layer, index.get("e"))) is not None:
                 return transpose(node)
@@ -96,14 +111,16 @@ class MaxTextParameters:
 
     def _outside(self, role: str) -> Node | None:
         """A tensor outside of the layers; of the vocabulary's, without the rows that pad it."""
-        from weighbridge.tensors.nodes import transpose
+        from weighbridge.tensors.nodes import scaled, transpose
         from weighbridge.tensors.slicing import part
 
         name, rows = maxtext_roles().outside[role], self.model.sizes["V"]
         node = self._take(name)
         if node is None or role == "norm":
-            return node
+            return self._norm(node)
         node = transpose(node) if role == "head" else node
+        if role == "embed" and self.repeated is not None:
+            node = scaled(node, rounded(math.sqrt(node.spec.shape[1]), self.repeated.root), over=True)
         more = node.spec.shape[0] - rows
         if more <= 0:
             return node
@@ -129,16 +146,41 @@ class MaxTextParameters:
 
     def _in_layer(self, name: str, layer: int, expert: int | None = None) -> Node | None:
         """A layer's parameter, or its part of the stacked one; an expert's of that."""
-        node, cuts = self._take(f"decoder.layers_{layer}.{name}"), [] if expert is None else [(0, expert)]
+        repeated, cuts, inner = self.repeated, [] if expert is None else [(0, expert)], ""
+        if repeated is not None and repeated.ends:
+            layer, number = divmod(layer, len(repeated.ends))
+            first, _, rest = name.partition(".")
+            name = f"{first}{repeated.ends[number]}.{rest}"
+        node = self._take(f"decoder.layers_{layer}.{name}")
+        if node is None and repeated is not None and repeated.block:
+            whole = self.model.sizes["L"] // repeated.block * repeated.block  # those after it aren't stacked
+            if layer >= whole:
+                return _cut(self._take(f"decoder.layers_remainder.layers_{layer - whole}.{name}"), cuts)
+            layer, number = divmod(layer, repeated.block)
+            inner = f"layers_{number}."
         if node is None:
-            node, cuts = self._take(f"decoder.layers.{name}"), [(1, layer), *cuts]
+            node, cuts = self._take(f"decoder.layers.{inner}{name}"), [(1, layer), *cuts]
         return _cut(node, cuts)
+
+    def _norm(self, node: Node | None) -> Node | None:
+        from weighbridge.tensors.nodes import shift
+
+        return node if node is None or self.repeated is None else shift(node, -1.0)
 
     def _take(self, name: str) -> Node | None:
         node = self.model.stored.get(self.front + name)
         if node is not None:
             self.used.add(self.front + name)
         return node
+
+
+def rounded(value: float, kind: str) -> float:
+    """A number as F32 or BF16."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if kind == "BF16":
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    (number,) = struct.unpack("<f", struct.pack("<I", bits))
+    return float(number)
 
 
 def _cut(node: Node | None, cuts: Sequence[tuple[int, int]]) -> Node | None:

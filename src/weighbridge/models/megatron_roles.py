@@ -3,15 +3,20 @@
     from_megatron(model)    the model under canonical names; None if its names aren't Megatron-LM's, or without a table
 
 Megatron-LM's names are the same for every model, so one table of roles serves all families. `linear_qkv` has for each
-head of keys the rows of its queries, its key and its value. A gated `linear_fc1` has all rows of the gate, then those
-of the up projection. Distributed checkpoints stack layers and experts. Rows of the vocabulary beyond the config's are
-padding.
+head of keys the rows of its queries, its key and its value, `linear_kv_up_proj` for each head those of its key and its
+value. A gated `linear_fc1` has all rows of the gate, then those of the up projection. Distributed checkpoints stack
+layers and experts, and have a tensor for each section of a Mamba-2 mixer's rows. Rows of the vocabulary beyond the
+config's are padding.
+
+The names of older versions and of Megatron-DeepSpeed, also in its pipelines, become today's first. Sources: the classes
+of Megatron-LM, and the mappings of Megatron-Bridge (models/deepseek/common.py, models/nemotronh/nemotron_h_bridge.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,8 +33,12 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 
-# The parts of `linear_qkv` that a role has: queries, keys, values.
+# The parts of `linear_qkv` that a role has: queries, keys, values; those of a head in `linear_kv_up_proj`.
 _QKV: Final = {"q": (0,), "k": (1,), "v": (2,), "qkv": (0, 1, 2)}
+_KEYS, _VALUES = "k_b", "v_b"
+# The sections of a mixer's rows that distributed checkpoints have apart, in order.
+_SECTIONS: Final = {"mixer.in_proj.weight": "z x B C dt", "mixer.conv1d.weight": "x B C", "mixer.conv1d.bias": "x B C",
+                    "mixer.conv1d_weight": "x B C", "mixer.conv1d_bias": "x B C"}  # fmt: skip
 
 
 class RolePlace(NamedTuple):
@@ -47,12 +56,16 @@ _BOTH: Final = {
     "ffn_norm": RolePlace(("{l}.pre_mlp_layernorm.{}", "{l}.mlp.linear_fc1.layer_norm_{}")),
     "q_norm": RolePlace(("{l}.self_attention.q_layernorm.{}",)),
     "k_norm": RolePlace(("{l}.self_attention.k_layernorm.{}",)),
-    **dict.fromkeys(_QKV, RolePlace(("{l}.self_attention.linear_qkv.{}",), 0)),
+    **dict.fromkeys(_QKV, RolePlace(("{l}.self_attention.linear_qkv.{}", "{l}.self_attention.linear_q_proj.{}"), 0)),
     "o": RolePlace(("{l}.self_attention.linear_proj.{}",)),
     "gate": RolePlace(("{l}.mlp.linear_fc1.{}",), 0),
     "up": RolePlace(("{l}.mlp.linear_fc1.{}",), 1),
     "down": RolePlace(("{l}.mlp.linear_fc2.{}",)),
+    "conv": RolePlace(("{l}.mixer.conv1d.{}", "{l}.mixer.conv1d_{}")),
+    "embed_norm": RolePlace(("embedding.word_embeddings.norm.{}",)),
 }
+# Both down projections of multi-latent attention, those of the queries first.
+_LATENT: Final = "{l}.self_attention.linear_qkv_down_proj.weight"
 _EXPERT: Final = ("{l}.mlp.experts.local_experts.{e}.LAYER.weight", "{l}.mlp.experts.LAYER.weight{e}",
                   "{l}.mlp.experts.experts.LAYER.weight")  # fmt: skip
 #: The parameters of roles.
@@ -62,6 +75,37 @@ PLACES: Final[Mapping[str, RolePlace]] = MappingProxyType(
         "position": RolePlace(("embedding.position_embeddings.weight",)),
         "head": RolePlace(("output_layer.weight",)),
         "router": RolePlace(("{l}.mlp.router.weight",)),
+        "router_bias": RolePlace(("{l}.mlp.router.expert_bias",)),
+        "shared_gate": RolePlace(("{l}.mlp.shared_experts.gate_weight",)),
+        "gate_shared": RolePlace(("{l}.mlp.shared_experts.linear_fc1.weight",), 0),
+        "up_shared": RolePlace(("{l}.mlp.shared_experts.linear_fc1.weight",), 1),
+        "down_shared": RolePlace(("{l}.mlp.shared_experts.linear_fc2.weight",)),
+        "latent_down": RolePlace(("{l}.mlp.fc1_latent_proj.weight",)),
+        "latent_up": RolePlace(("{l}.mlp.fc2_latent_proj.weight",)),
+        "attn_post_norm": RolePlace(("{l}.self_attention.linear_proj.post_layernorm.weight",)),
+        "ffn_post_norm": RolePlace(("{l}.mlp.linear_fc2.post_layernorm.weight",)),
+        # multi-latent attention
+        "q_a": RolePlace(("{l}.self_attention.linear_q_down_proj.weight", _LATENT), 0),
+        "q_a_norm": RolePlace(("{l}.self_attention.q_layernorm.weight",
+                               "{l}.self_attention.linear_q_up_proj.layer_norm_weight")),
+        "q_b": RolePlace(("{l}.self_attention.linear_q_up_proj.weight",)),
+        "kv_a": RolePlace(("{l}.self_attention.linear_kv_down_proj.weight", _LATENT), 1),
+        "kv_a_norm": RolePlace(("{l}.self_attention.kv_layernorm.weight",
+                                "{l}.self_attention.linear_kv_up_proj.layer_norm_weight")),
+        **dict.fromkeys((_KEYS, _VALUES), RolePlace(("{l}.self_attention.linear_kv_up_proj.weight",))),
+        # layers of one kind, such as Mamba-2 mixers, have one norm
+        "layer_norm": RolePlace((
+            "{l}.norm.weight", "{l}.mixer.in_proj.layer_norm_weight", "{l}.input_layernorm.weight",
+            "{l}.self_attention.linear_qkv.layer_norm_weight", "{l}.pre_mlp_layernorm.weight",
+            "{l}.mlp.linear_fc1.layer_norm_weight",
+        )),
+        "last_norm": RolePlace(("decoder.final_norm.weight", "decoder.final_layernorm.weight")),
+        "in": RolePlace(("{l}.mixer.in_proj.weight",)),
+        "dt_bias": RolePlace(("{l}.mixer.dt_bias",)),
+        "a_log": RolePlace(("{l}.mixer.A_log",)),
+        "d": RolePlace(("{l}.mixer.D",)),
+        "ssm_norm": RolePlace(("{l}.mixer.norm.weight",)),
+        "out": RolePlace(("{l}.mixer.out_proj.weight",)),
         **{
             f"{role}{end}": RolePlace(tuple(tail.replace("{}", kind) for tail in place.tails), place.part)
             for role, place in _BOTH.items() for kind, end in (("weight", ""), ("bias", "_bias"))
@@ -76,32 +120,70 @@ PLACES: Final[Mapping[str, RolePlace]] = MappingProxyType(
 _LAYERS: Final = "decoder.layers"
 _EMBEDDING: Final = PLACES["embed"].tails[0]
 _VOCABULARY: Final = frozenset({"embed", "head"})
+#: Parts of the names of older versions, and today's.
+OLDER: Final = (
+    (re.compile(r"^((?:module\.)?)language_model\.(?:encoder|transformer)\."), r"\1decoder."),
+    (re.compile(r"^((?:module\.)?)language_model\."), r"\1"),
+    (re.compile(r"\.(?:self_attention|attention)\.query_key_value\."), ".self_attention.linear_qkv."),
+    (re.compile(r"\.(?:self_attention|attention)\.dense\."), ".self_attention.linear_proj."),
+    (re.compile(r"\.dense_h_to_4h\."), ".linear_fc1."),
+    (re.compile(r"\.dense_4h_to_h\."), ".linear_fc2."),
+    (re.compile(r"\.post_attention_layernorm\."), ".pre_mlp_layernorm."),
+)
+_PIPELINE: Final = re.compile(r"(?:tied_modules\.\w+|(?P<layer>\d{1,6}))\.(?P<rest>.+)", re.ASCII)
+_FIRST_OF_LAYER: Final = "input_layernorm.weight"
 
 
 def from_megatron(model: OpenModel) -> OpenModel | None:
     """The model under canonical names; `left_out` also lists parameters without a role. None if its names aren't
     Megatron-LM's, or it has no config of a family. FormatError for a parameter whose shape contradicts the config."""
-    front = next((name.removesuffix(_EMBEDDING) for name in model.stored if name.endswith(_EMBEDDING)), None)
+    names = modern_names(model.stored)
+    front = next((name.removesuffix(_EMBEDDING) for name in names.values() if name.endswith(_EMBEDDING)), None)
     if front is None or front not in ("", "module.", "model.", "model.module."):
         return None
     try:
         places = model.family.expansion("canonical", model.sizes, "").places
     except UnsupportedError:
         return None
-    source = _Parameters(model, front)
+    source = _Parameters(model, front, {modern: name for name, modern in names.items()})
     nodes = {name: node for name, place in places.items() if (node := source.node(place)) is not None}
     unused = ((name, node.spec.nbytes) for name, node in model.stored.items() if name not in source.used)
     dropped = (Dropped(name, "value", "no role of the family", 1, size) for name, size in unused)
     return replace(with_nodes(model, nodes), left_out=(*model.left_out, *source.padding, *dropped))
 
 
+def modern_names(stored: Iterable[str]) -> dict[str, str]:
+    """Today's name of each stored one. Layers of DeepSpeed's pipelines are numbered from the first of its modules; the
+    norm after them is a module of its own."""
+    names = list(stored)
+    found = {name: match for name in names if (match := _PIPELINE.fullmatch(name))}
+    layers = [int(m["layer"]) for m in found.values() if m["layer"] and m["rest"] == _FIRST_OF_LAYER]
+    out = {}
+    for stored_name in names:
+        name, match = stored_name, found.get(stored_name) if layers else None
+        if match:
+            number = int(match["layer"]) if match["layer"] else -1
+            rest = match["rest"]
+            if min(layers) <= number <= max(layers):
+                name = f"decoder.layers.{number - min(layers)}.{rest}"
+            elif rest in ("weight", "bias"):
+                name = f"decoder.final_layernorm.{rest}"
+            else:
+                name = rest.replace("lm_head.", "output_layer.") if number > max(layers) else f"embedding.{rest}"
+        for pattern, new in OLDER:
+            name = pattern.sub(new, name)
+        out[stored_name] = name
+    return out
+
+
 @dataclass
 class _Parameters:
-    """The parameters of a model. `front`: the beginning of all names; `used`: the names of those that were taken;
-    `padding`: rows that were left out."""
+    """The parameters of a model. `front`: the beginning of all names; `names`: the stored name of each of today's;
+    `used`: the names of those that were taken; `padding`: rows that were left out."""
 
     model: OpenModel
     front: str
+    names: Mapping[str, str]
 
     def __post_init__(self) -> None:
         self.used: set[str] = set()
@@ -132,7 +214,8 @@ class _Parameters:
             size = joined.spec.nbytes // joined.spec.shape[0] * more
             self.padding.append(Dropped(place.name, "padding", "rows beyond the vocabulary", more, size))
             joined = part(joined, 0, vocabulary)
-        if joined.spec.elements != math.prod(place.shape) or joined.spec.shape[1:] != place.shape[1:][-1:]:
+        fits = joined.spec.elements == math.prod(place.shape) and joined.spec.shape[1:] == place.shape[1:][-1:]
+        if not fits and joined.spec.shape != place.shape:
             raise FormatError("a tensor whose shape differs from config.json's", path=str(self.model.place.path),
                               field=place.name, expected=list(place.shape), found=list(joined.spec.shape))  # fmt: skip
         return reshape(joined, place.shape)
@@ -141,16 +224,31 @@ class _Parameters:
         """A role's rows of its parameter; all of them if there are no more."""
         from weighbridge.tensors.slicing import take
 
-        place = PLACES.get(role)
-        found = (self._find(tail, index) for tail in (place.tails if place else ()))
-        node = next((node for node in found if node is not None), None)
+        place = PLACES.get("layer_norm" if role == "norm" and "l" in index else role)
+        found = ((self._find(tail, index), tail) for tail in (place.tails if place else ()))
+        node, tail = next(((node, tail) for node, tail in found if node is not None), (None, ""))
         if place is None or node is None:
             return node
-        if role.removesuffix("_bias") in _QKV:
-            return take(node, 0, self._rows_of_heads(node.spec.shape[0], _QKV[role.removesuffix("_bias")]))
-        if place.part is None or node.spec.shape[0] != 2 * rows:
+        total = node.spec.shape[0] if node.spec.shape else 1
+        if role.removesuffix("_bias") in _QKV and ".linear_qkv." in tail:
+            return take(node, 0, self._rows_of_heads(total, _QKV[role.removesuffix("_bias")]))
+        if role in (_KEYS, _VALUES):
+            width = self._total(total, "linear_kv_up_proj", "D", "W")
+            start = (index["h"] + 1) * width - rows if role == _VALUES else index["h"] * width
+            return take(node, 0, [(start, start + rows)])
+        if tail == _LATENT:
+            self._total(total, "linear_qkv_down_proj", "Q", "C", "R", heads=1)
+        elif place.part is None or total != 2 * rows or role.replace("up", "gate") not in self.model.family.rows:
             return node
-        return take(node, 0, [(place.part * rows, (place.part + 1) * rows)])
+        return take(node, 0, [(total - rows, total) if place.part else (0, rows)])
+
+    def _total(self, rows: int, name: str, *sizes: str, heads: int = 0) -> int:
+        """The sum of the sizes, which each head has of `rows`."""
+        width, heads = sum(self.model.sizes.get(size) or 0 for size in sizes), heads or self.heads
+        if rows != heads * width:
+            raise FormatError(f"{name} doesn't have the sizes of config.json", path=str(self.model.place.path),
+                              expected=f"{heads * width} rows", found=rows)  # fmt: skip
+        return width
 
     def _rows_of_heads(self, total: int, parts: Sequence[int]) -> list[tuple[int, int]]:
         """The rows of q, k and v (0, 1, 2) in `linear_qkv`, one range for each group of heads."""
@@ -173,13 +271,25 @@ class _Parameters:
         layer, expert = index.get("l", 0), index.get("e", 0)
         inside = [expert] if "e" in index and "{e}" not in tail else []
         for text, at in ((f"{_LAYERS}.{layer}", inside), (_LAYERS, [layer, *inside])):
-            name = self.front + tail.format(l=text, e=expert)
-            node = self.model.stored.get(name)
+            name = tail.format(l=text, e=expert)
+            node = self._stored(name, len(at))
             if node is None or any(n >= size for n, size in zip(at, node.spec.shape[:-1], strict=False)):
                 continue
-            self.used.add(name)
             for number in at:
                 node = part(node, number, number + 1)
                 node = reshape(node, node.spec.shape[1:])
             return node
+        return None
+
+    def _stored(self, name: str, axis: int) -> Node | None:
+        """The parameter of a name, or its sections joined along an axis."""
+        from weighbridge.tensors.nodes import concat
+
+        sections = next((text for tail, text in _SECTIONS.items() if name.endswith(tail)), "").split()
+        for names in ([name], [f"{name}.{section}" for section in sections]):
+            stored = [self.names.get(self.front + one, "") for one in names]
+            nodes = [node for one in stored if (node := self.model.stored.get(one)) is not None]
+            if nodes and len(nodes) == len(names):
+                self.used.update(stored)
+                return concat(nodes, axis)
         return None

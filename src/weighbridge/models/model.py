@@ -27,7 +27,7 @@ from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
-from weighbridge.models.locate import HEADER, Place, locate, locate_tokenizer, stands_alone
+from weighbridge.models.locate import DCP_METADATA, HEADER, Place, locate, locate_tokenizer, stands_alone
 from weighbridge.models.stored_tensors import Dropped, StoredTensors, node_builder
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class StepOptions:
 
 
 #: The ends of the names of headers whose data is in other files: ONNX, OpenVINO, TensorFlow, Core ML.
-_WITH_DATA: Final = (".onnx", ".xml", ".index", ".mlmodel")
+WITH_DATA: Final = (".onnx", ".xml", ".index", ".mlmodel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +160,21 @@ def files_of(path: str | Path) -> tuple[Path, ...]:
     """Returns the files of the model at `path`, also those with data that its header names. Raises the errors of
     `locate`, and of `open_weights` for a header."""
     place = locate(path)
-    if place.single and place.weights[0].name.endswith(_WITH_DATA):
+    if place.single and place.weights[0].name.endswith(WITH_DATA):
         with open_weights(path) as model:
             return model.place.files
     return place.files
+
+
+def data_elsewhere(path: Path) -> tuple[Path, ...]:
+    """The files with the data of a file that has only the header or the list of a model, as an ONNX graph with external
+    data; empty for any other path, and if it can't be read."""
+    if not path.name.endswith((*WITH_DATA, ".index.json", DCP_METADATA)) or not path.is_file():
+        return ()
+    try:
+        return tuple(file for file in files_of(path) if file != path)
+    except (WeighbridgeError, OSError):
+        return ()
 
 
 def open_tokenizer(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> OpenModel | None:
@@ -228,7 +239,12 @@ class OpenModel(Closing):
             return self.to_hf_config().config
         from weighbridge.models.arch.registry import with_mtp_layers
 
-        return with_mtp_layers(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
+        stated = self.json("config.json")
+        if stated is None:
+            from weighbridge.models.arch.rules.without_config import derived_config  # late: few folders have no config
+
+            stated = derived_config({entry.name: entry.shape for entry in self.index}, self.json)
+        return with_mtp_layers(stated or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def to_hf_config(self, torch_dtype: str | None = None, class_: str | None = None) -> HfConfig:
         """Returns a GGUF's keys as config.json and generation_config.json, and what they can't express. `class_`: the

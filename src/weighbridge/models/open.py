@@ -99,7 +99,11 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
         if options.ema or model.format not in _NEVER_NESTED:
             from weighbridge.models.training_parts import model_parts  # late: most commands start without unpickling
 
-            model = model_parts(model, ema=options.ema)
+            whole, model = model, model_parts(model, ema=options.ema)
+            if model is not whole:
+                from weighbridge.models.wrapped import without_wrappers  # late, likewise
+
+                model = without_wrappers(model)
         if options.config is not None:
             check_fit(model)
         return model

@@ -22,6 +22,7 @@ from weighbridge.models.locate import Place
 from weighbridge.models.megatron import open_megatron
 from weighbridge.models.nemo import open_nemo
 from weighbridge.models.orbax import open_orbax
+from weighbridge.models.presharded import open_presharded
 from weighbridge.models.stored_tensors import JoinedModel, JoinedTensors, joined_index, node_builder
 from weighbridge.models.tensorrt import open_tensorrt
 from weighbridge.models.zero import open_zero
@@ -37,6 +38,7 @@ OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], JoinedModel]]] =
         "megatron": open_megatron,
         "nemo": open_nemo,
         "orbax": open_orbax,
+        "presharded": open_presharded,
         "tensorrt-llm": open_tensorrt,
     }
 )

@@ -13,10 +13,11 @@ def zero_files(folder: Path, names: Collection[str]) -> tuple[Path, ...] | None:
     or, in a universal checkpoint, of the weights. None if there are none."""
     if not any(name.endswith(ZERO_MODEL) or name.endswith(ZERO_OPTIMIZER) for name in names):
         return None
-    from weighbridge.containers.torch import zero
+    from weighbridge.containers.torch.zero import files as zero
 
-    universal = sorted((folder / zero.UNIVERSAL).glob(f"*/{zero.UNIVERSAL_FILE}"))
-    model = [folder / name for name in names if name.endswith(ZERO_MODEL)]
+    inner = folder / zero.UNIVERSAL
+    universal = sorted(inner.glob(f"*/{zero.UNIVERSAL_FILE}")) if inner.is_dir() else []
+    model = sorted(folder / name for name in names if zero.is_model(name))
     if universal and model:
         return (*model, *universal)
     files = zero.files_of(names)

@@ -21,12 +21,13 @@ from weighbridge.models.transform.base import with_entries, with_nodes
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
 _MLX_VLM: Final = "mlx-vlm's names are replaced by those of Hugging Face"
-_EMBEDDING: Final = "embedding.word_embeddings.weight"  # of Megatron-LM
+_EMBEDDING: Final = "word_embeddings.weight"  # of Megatron-LM
 _KERAS_HUB: Final = "KerasHub's names are replaced by those of the family"
 _KERAS_EMBEDDING: Final = "layers/reversible_embedding/vars/0"
 _MAXTEXT_EMBEDDING: Final = "token_embedder.embedding"
 _CTRANSLATE2: Final = "CTranslate2's names are replaced by those of the family"
-_WRAPPERS: Final = ("_orig_mod.", "module.", "base_model.model.")
+_TRAINERS: Final = ("_orig_mod.", "module.")
+_WRAPPERS: Final = (*_TRAINERS, "base_model.model.")
 
 
 def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
@@ -54,6 +55,29 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
         if _fits(candidate):
             return candidate, [note]
     return model, []
+
+
+def without_wrappers(model: OpenModel) -> OpenModel:
+    """Returns the model of a training checkpoint without prefixes of its names, and with a note on them: those of
+    torch.compile and DistributedDataParallel; with a config, whatever keeps the names from being its family's."""
+    bare, note = dict[str, str](), ""
+    for names, removed in _removed(model, _TRAINERS):
+        bare, note = names, f"names begin with {removed}, which is removed"
+    renamed = _under(model, bare, note) if bare else model
+    try:
+        if renamed.config and not _fits(renamed):
+            wanted = ((found, words) for found, words in _renamings(model) if len(set(found.values())) == len(found))
+            fitting = (_under(model, found, words) for found, words in wanted)
+            return next((candidate for candidate in fitting if _fits(candidate)), renamed)
+    except WeighbridgeError:  # no family, or an unreadable config
+        pass
+    return renamed
+
+
+def _under(model: OpenModel, names: Mapping[str, str], note: str) -> OpenModel:
+    """The model under new names, with a note."""
+    renamed = with_entries(model, ((e, names[e.name]) for e in model.index))
+    return replace(renamed, place=replace(renamed.place, notes=(*renamed.place.notes, note)))
 
 
 def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
@@ -142,12 +166,19 @@ def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:
         yield _FURTHER, 0, f"{_FURTHER} is {count}, but the tensors of these layers are missing: none is counted"
 
 
+def _removed(model: OpenModel, wrappers: Sequence[str]) -> Iterator[tuple[dict[str, str], str]]:
+    """Yields names without one more of `wrappers` each time, as long as all begin with one, and what was removed."""
+    names, removed = {e.name: e.name for e in model.index}, ""
+    while wrapper := next((w for w in wrappers if names and all(n.startswith(w) for n in names.values())), None):
+        names = {old: new.removeprefix(wrapper) for old, new in names.items()}
+        removed += wrapper
+        yield names, removed
+
+
 def _renamings(model: OpenModel) -> Iterator[tuple[dict[str, str], str]]:
     """Yields new names by old ones, and a note, in the order in which they are tried."""
     names, removed = {e.name: e.name for e in model.index}, ""
-    while wrapper := next((w for w in _WRAPPERS if names and all(n.startswith(w) for n in names.values())), None):
-        names = {old: new.removeprefix(wrapper) for old, new in names.items()}
-        removed += wrapper
+    for names, removed in _removed(model, _WRAPPERS):
         yield names, f"names begin with {removed}, which is removed"
     parts = {new.partition(".")[0] for new in names.values()}
     if len(parts) == 1:

@@ -2,22 +2,26 @@
 
     open_zero(place, sources)    the index of the whole weights, these as nodes, and the parts that aren't weights
 
-Opening reads the pickles of all files. `containers/torch/zero.py` describes the files.
+Opening reads the pickles of all files. `containers/torch/zero` describes the files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
-from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER
-from weighbridge.containers.torch import zero
+from weighbridge.containers.boxes import BoxPart
+from weighbridge.containers.formats import ZERO_OPTIMIZER
 from weighbridge.containers.torch.tree import read_tree
-from weighbridge.containers.torch.zero_parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
+from weighbridge.containers.torch.zero import files as zero
+from weighbridge.containers.torch.zero import join
+from weighbridge.containers.torch.zero.parts import JoinedWeight, ZeroPiece, ZeroWeight, whole
 from weighbridge.io.source import Source
 from weighbridge.models.locate import Place
 from weighbridge.models.stored_tensors import (
@@ -47,31 +51,38 @@ class ZeroStates(NamedTuple):
     values: tuple[Any, ...]
     models: tuple[zero.ModelStates, ...]
     optimizer: tuple[zero.OptimizerStates, ...]
+    copies: tuple[zero.LayerCopies, ...]
 
-    def parts(self) -> list[zero.ZeroPart]:
+    def parts(self) -> list[join.ZeroPart]:
         """The files of each tensor-parallel part."""
-        return zero.parts_of(self.models, self.optimizer)
+        return join.parts_of(self.models, self.optimizer)
 
 
 def read_states(indexes: Sequence[Index]) -> ZeroStates:
     """Reads the values of a ZeRO checkpoint's files. FormatError for a file with other content."""
     values = tuple(map(read_tree, indexes))
-    numbered = [(n, i, v) for n, (i, v) in enumerate(zip(indexes, values, strict=True))]
-    models = tuple(zero.model_states(n, i, v) for n, i, v in numbered if i.files[0].name.endswith(ZERO_MODEL))
-    optimizer = tuple(
-        zero.optimizer_states(n, i, v) for n, i, v in numbered if i.files[0].name.endswith(ZERO_OPTIMIZER)
-    )
-    return ZeroStates(tuple(indexes), values, models, optimizer)
+    models: list[zero.ModelStates] = []
+    optimizer: list[zero.OptimizerStates] = []
+    copies: list[zero.LayerCopies] = []
+    for number, (index, value) in enumerate(zip(indexes, values, strict=True)):
+        path = index.files[0].name
+        if path.endswith(ZERO_OPTIMIZER):
+            optimizer.append(zero.optimizer_states(number, index, value))
+        elif zero.is_model(path):
+            models.append(zero.model_states(number, index, value))
+        else:
+            copies.append(zero.copies(number, index, value))
+    return ZeroStates(tuple(indexes), values, tuple(models), tuple(optimizer), tuple(copies))
 
 
 def open_zero(place: Place, sources: Sequence[Source]) -> JoinedModel:
     """The whole weights. `sources`: those of `place.weights`. FormatError if the files aren't one complete
     checkpoint."""
-    states = read_states([opening.parse(s) for s in sources if s.name.endswith((ZERO_MODEL, ZERO_OPTIMIZER))])
+    universal = [s for s in sources if Path(s.name).name == zero.UNIVERSAL_FILE]
+    states = read_states([opening.parse(s) for s in sources if Path(s.name).name != zero.UNIVERSAL_FILE])
     if not states.models:
         raise FormatError("the files of model states are missing", path=str(place.path),
-                          expected=f"a file *{ZERO_MODEL}")  # fmt: skip
-    universal = [s for s in sources if Path(s.name).name == zero.UNIVERSAL_FILE]
+                          expected="a file *_model_states.pt")  # fmt: skip
     indexes = (*states.indexes, *map(opening.parse, universal))
     weights = _universal(states, indexes) if universal else join_states(place.path, states)
     tensors = JoinedTensors(weights, lambda weight: node_of(weight, indexes))
@@ -82,37 +93,39 @@ def open_zero(place: Place, sources: Sequence[Source]) -> JoinedModel:
 
 def join_states(folder: Path, states: ZeroStates) -> dict[str, JoinedWeight]:
     """The weights of stages 1 to 3. FormatError for the first reason for which the files aren't one checkpoint."""
-    for fault in zero.faults(states.parts()):
-        raise FormatError(fault.message, path=fault.path or str(folder), hint=zero.AGAIN)
-    return zero.join(states.parts())
+    for fault in join.faults(states.parts()):
+        raise FormatError(fault.message, path=fault.path or str(folder), hint=join.AGAIN)
+    return join.join(states.parts(), states.copies)
 
 
 def _universal(states: ZeroStates, indexes: Sequence[Index]) -> dict[str, JoinedWeight]:
     """The weights of a universal checkpoint: a file each, the others as in the model states. The files have whole
     weights, the model states the shapes of a tensor-parallel part."""
-    part = states.parts()[0]
-    first = part.models[0]
-    weights = zero.untrained(part, len(part.models) > 1)
+    parts, weights = states.parts(), dict[str, ZeroWeight]()
     files = {Path(index.files[0].name).parent.name: n for n, index in enumerate(indexes) if n >= len(states.indexes)}
-    listed = {name: shape for shapes in first.shapes for name, shape in shapes.items()}
-    if missing := listed.keys() - files.keys():
-        raise FormatError("weights without a file", path=first.path, found=", ".join(sorted(missing)[:4]),
-                          hint=zero.AGAIN)  # fmt: skip
-    for name, shape in listed.items():
-        index = indexes[files[name]]
-        entry = next((index.by_name[key] for key in _KEYS if key in index), None)
-        if entry is None:
-            raise FormatError("the file has no weight", path=index.files[0].name, expected=" or ".join(_KEYS))
-        piece = ZeroPiece(files[name], entry, 0, entry.spec.elements)
-        stored = entry.shape if len(states.parts()) > 1 else shape
-        weights[name] = zero.weight(name, stored, [piece], index.files[0].name)
-    return {name: whole(weight) for name, weight in zero.with_aliases(first, weights).items()}
+    stages = join.stages_of(parts)
+    for (part, *_), first in ((stage, stage[0].models[0]) for stage in stages):
+        weights |= join.untrained(part, len(part.models) > 1)
+        listed = {name: shape for shapes in first.shapes for name, shape in shapes.items()}
+        if missing := listed.keys() - files.keys():
+            raise FormatError("weights without a file", path=first.path, found=", ".join(sorted(missing)[:4]),
+                              hint=join.AGAIN)  # fmt: skip
+        for name, shape in listed.items():
+            index = indexes[files[name]]
+            entry = next((index.by_name[key] for key in _KEYS if key in index), None)
+            if entry is None:
+                raise FormatError("the file has no weight", path=index.files[0].name, expected=" or ".join(_KEYS))
+            piece = ZeroPiece(files[name], entry, 0, entry.spec.elements)
+            stored = entry.shape if len(stages[0]) > 1 else shape
+            weights[name] = join.weight(name, stored, [piece], index.files[0].name)
+        weights = join.with_aliases(first, weights)
+    return {name: whole(weight) for name, weight in weights.items()}
 
 
 def _entry(name: str, weight: JoinedWeight) -> tuple[int, Entry]:
     """A weight at its first piece, and the number of its index."""
-    spec, first = weight.spec, weight.parts[0]
-    if not first.pieces:
+    spec, first = weight.spec, next(iter(weight.parts), None)
+    if first is None or not first.pieces:
         return 0, Entry(name, spec.dtype, spec.shape, 0, spec.nbytes)
     piece = first.pieces[0]
     offset = piece.entry.offset + piece.start * first.stored.size
@@ -120,12 +133,23 @@ def _entry(name: str, weight: JoinedWeight) -> tuple[int, Entry]:
 
 
 def node_of(weight: JoinedWeight, indexes: Sequence[Index]) -> Node:
-    from weighbridge.models.tensor_parallel.partition import gather_parts
-    from weighbridge.tensors.slicing import part
+    from weighbridge.models.distributed import node_of_tile
+    from weighbridge.tensors.nodes import Const, pairwise, reshape, scaled, strided, zeros
 
-    parts = [_node_of_part(part, indexes) for part in weight.parts]
-    joined = gather_parts(parts, weight.axis, weight.sections)
-    return joined if joined.spec.shape == weight.spec.shape else part(joined, 0, weight.spec.shape[0])
+    nodes = [_node_of_part(part, indexes) for part in weight.parts]
+    if len(nodes) == 1 and weight.tiles is None:
+        return nodes[0]
+    if weight.tiles is None:  # the sum begins with 0, as Python's
+        total = reduce(lambda node, part: pairwise(node, part, "plus"), nodes, zeros(weight.spec.shape, F32))
+        return scaled(total, len(nodes), over=True) if nodes else Const(weight.spec, b"")
+    flat = [reshape(node, (node.spec.elements,)) for node in nodes]
+
+    def build(piece: BoxPart) -> Node:
+        block = weight.blocks[piece.number]
+        start = block.start + sum(at * step for at, step in zip(piece.starts, block.strides, strict=True))
+        return scaled(strided(flat[block.part], start, piece.shape, block.strides), block.scale, over=True)
+
+    return node_of_tile(weight.tiles, build)
 
 
 def _node_of_part(weight: ZeroWeight, indexes: Sequence[Index]) -> Node:
@@ -144,18 +168,15 @@ def _node_of_part(weight: ZeroWeight, indexes: Sequence[Index]) -> Node:
 def _left_out(states: ZeroStates, weights: Mapping[str, JoinedWeight]) -> Iterator[Dropped]:
     """The tensors that aren't part of the weights, by kind, and the values next to them."""
     used = {(p.file, p.entry.name) for weight in weights.values() for part in weight.parts for p in part.pieces}
-    names = {model.path for model in states.models}
+    names = {model.path for model in states.models} | {file.path for file in states.copies}
     for name, part, reason, copies in (
         ("optimizer_state_dict", "optimizer", "states of the optimizer", False),
         ("module", "copy", "the weights as they are trained, in 16 bits", True),
     ):
-        unused = [
-            entry
-            for number, index in enumerate(states.indexes)
-            for entry in index
-            if (number, entry.name) not in used and (index.files[0].name in names) == copies
-        ]
+        kept = ((n, e) for n, i in enumerate(states.indexes) if (i.files[0].name in names) == copies for e in i)
+        unused = [entry for number, entry in kept if (number, entry.name) not in used]
         if unused:
             yield Dropped(name, part, reason, len(unused), sum(entry.spec.nbytes for entry in unused))
-    further = (key for key in states.values[0] if key not in _DESCRIBING)
-    yield from (Dropped(str(key), "value", "it isn't a tensor", 0, 0) for key in further)
+    buffers = {name for model in states.models for name in model.buffer_names}
+    yield from (Dropped(n, "buffer", "no file has this buffer", 0, 0) for n in sorted(buffers - weights.keys()))
+    yield from (Dropped(str(k), "value", "it isn't a tensor", 0, 0) for k in states.values[0] if k not in _DESCRIBING)

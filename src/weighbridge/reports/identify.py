@@ -460,6 +460,8 @@ def _folder(path: Path) -> IdentifyReport:
     return _folder_report(folder, _NO_WEIGHTS, "", (evidence,), {})
 
 
+#: Kinds of folders that trainers write.
+_TRAINED: Final = frozenset({"torch-distributed", "training-run", "deepspeed", "megatron", ORBAX_FORMAT, "nemo-folder"})
 _NO_WEIGHTS: Final = FolderKind("folder", "folder without weights", _weights, False)
 
 
@@ -467,6 +469,10 @@ def _folder_report(
     folder: Folder, kind: FolderKind, variant: str, evidence: tuple[str, ...], detail: Mapping[str, Any]
 ) -> IdentifyReport:
     damage = tuple(f"{line.name}: {damage}" for line in folder.lines for damage in line.damage)
+    if kind.format in _TRAINED:
+        from weighbridge.reports.links import links_outside  # late, as above
+
+        damage = (*links_outside([folder.path]), *damage)
     misnamed = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
     size = sum(line.bytes for line in folder.lines)
     confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or misnamed else "certain"

@@ -7,8 +7,9 @@ values, and depends on the machine, so it can't be reproduced.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from operator import mul, sub, truediv
+from operator import add, mul, sub, truediv
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -94,6 +95,38 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
 )
 
 
+def multiply_add(values: F32s, by: np.float32, to: F32s) -> F32s:
+    """values * by + to, rounded once, like a processor's fused instruction.
+
+    The product is exact in F64. If its sum isn't, the last bit of the sum is set, so that the second rounding knows.
+    """
+    product, term = values.astype(np.float64) * by, to.astype(np.float64)
+    total = product + term
+    with np.errstate(invalid="ignore"):
+        of_term = total - product
+        error = (product - (total - of_term)) + (term - of_term)
+    bits = total.view(np.int64)
+    changed = np.isfinite(error) & (error != 0) & (bits & 1 == 0)
+    bits += changed * np.where((error > 0) == (total > 0), 1, -1)
+    return total.astype(np.float32)
+
+
+def erf(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The error function, to the last bits of F64."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(values), np.float64)
+
+
+#: Activations of networks, over F64 arrays: torch's functions of these names.
+ACTIVATIONS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = MappingProxyType(
+    {
+        "": lambda values: values,
+        "relu": lambda values: np.maximum(values, 0),
+        "silu": lambda values: values / (1 + np.exp(-values)),
+        "gelu": lambda values: values * 0.5 * (1 + erf(values / math.sqrt(2))),
+    }
+)
+
+
 #: The epsilon of batch norms, torch's default.
 BATCH_EPSILON: Final = 1e-5  # as F32
 
@@ -106,5 +139,5 @@ def over_deviation(values: F32s, variances: F32s) -> F32s:
 
 #: Operations on two arrays, element by element. Each step is rounded to F32, like torch's.
 PAIRS: Final[Mapping[str, Callable[[F32s, F32s], F32s]]] = MappingProxyType(
-    {"times": mul, "minus": sub, "over": truediv, "over_deviation": over_deviation}
+    {"plus": add, "times": mul, "minus": sub, "over": truediv, "over_deviation": over_deviation}
 )

@@ -27,6 +27,7 @@ class LayoutRow(NamedTuple):
     normalizes   it brings rows to the length that the model's class gives them at run time
     multiplies   it makes one of two joined roles of one shape: their product
     from_config  its arguments are keys of the config, which a GGUF doesn't have
+    one_way      what it does, if it can't be undone: a dialect whose tensor has more than the role is only read
     """
 
     name: str
@@ -39,6 +40,7 @@ class LayoutRow(NamedTuple):
     normalizes: bool = False
     multiplies: bool = False
     from_config: bool = False
+    one_way: str = ""
 
 
 def _parted_runs(size: int, heads: int, groups: int) -> list[Run]:
@@ -72,12 +74,16 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("exp", change="Exp"),
             LayoutRow("softplus", change="Softplus"),
             LayoutRow("times", change="times", from_config=True),
+            LayoutRow("rescaled", change="rescaled"),
             LayoutRow("negated_halves", change="NegatedHalves"),
             LayoutRow("padded", change="Padded"),
+            LayoutRow("slots", change="Slots", splits=False),
             LayoutRow("halved", change="Halved", splits=False),
             LayoutRow("unit", change="UnitRows", splits=False, normalizes=True),
             LayoutRow("zero_mean", change="ZeroMean", splits=False, normalizes=True),
             LayoutRow("ternary", change="Ternary", splits=False, normalizes=True),
+            LayoutRow("resized", change="Resized", splits=False, one_way="resized for one image size"),
+            LayoutRow("summed", change="Summed", splits=False, one_way="summed over the frames of a video"),
             LayoutRow("multiplied", change="Multiplied", splits=False, multiplies=True),
         )
     }

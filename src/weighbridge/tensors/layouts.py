@@ -1,6 +1,7 @@
 """Named layout changes: how a tensor's rows are arranged in one dialect and in another.
 
-A layout is two-way (`undo(apply(t))` is `t`) and declares whether it is `exact`. Family tables call it as
+A layout is two-way (`undo(apply(t))` is `t`) and declares whether it is `exact`, or it is one-way: a dialect has more
+than the role's own layout, so `undo` is all there is. Family tables call it as
 `name(arguments)`, the arguments being sizes of the model (`rope(H)`); `layout_table.py` has a row for each name. A row
 move never looks inside a row, so it serves plain and block-quantized tensors alike. Its arithmetic is a pure function
 that returns an order of rows: `order_of(rows, *arguments)` is I64 [rows], and row i is row `order[i]` of the source.
@@ -13,10 +14,10 @@ from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from weighbridge.base.dtypes import F32
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.tensors.layout_table import LAYOUTS
 from weighbridge.tensors.nodes import (
@@ -56,7 +57,8 @@ OrderOf = Callable[..., "array[int]"]
 
 
 class TensorLayout(Protocol):
-    """A two-way layout change. `exact`: `undo(apply(t))` restores every bit; if not, the plan lists it as a loss."""
+    """A layout change. `exact`: `undo(apply(t))` restores every bit; if not, the plan lists it as a loss. A one-way
+    change can't be applied: UnsupportedError."""
 
     @property
     def exact(self) -> bool: ...
@@ -362,6 +364,31 @@ def times(*factors: float) -> Times:
     return Times(factors)
 
 
+def rescaled(width: int, rank: int) -> Times:
+    """A norm of vectors of `rank` elements (Hugging Face) <-> with the factor by which they are rescaled to `width`."""
+    return Times((math.sqrt(width / rank),))
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Stacked adapters [n, 1, rows, columns] (Granite Switch) <-> [n + 1, rows, columns] behind one of zeros, with the
+    rows of each one's `heads` as llama.cpp rotates them; 0: unchanged."""
+
+    heads: int
+    exact: bool = True
+
+    def apply(self, node: T) -> T:
+        count, _, rows, columns = node.spec.shape
+        if self.heads:
+            node = RowMove(row_orders.rope_order, (self.heads * count,)).apply(node)
+        return concat([zeros((1, rows, columns), node.spec.dtype), reshape(node, (count, rows, columns))])
+
+    def undo(self, node: T) -> T:
+        count, rows, columns = node.spec.shape
+        behind = slice_rows(node, rows, (count - 1, 1, rows, columns))
+        return RowMove(row_orders.rope_order, (self.heads * (count - 1),)).undo(behind) if self.heads else behind
+
+
 @dataclass(frozen=True, slots=True)
 class Halved:
     """A matrix (Hugging Face) <-> halved once more after each `every` layers, as llama.cpp halves the activations
@@ -397,6 +424,41 @@ class Padded:
 
     def undo(self, node: T) -> T:
         return slice_rows(node, 0, (self.rows, *node.spec.shape[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class OneWay:
+    """A layout change that can't be undone. Its methods are named after the dialect with more: `undo` reads it."""
+
+    exact: ClassVar[bool] = False
+
+    def apply(self, node: T) -> T:
+        raise UnsupportedError("a tensor can't get back the elements that it has lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Resized(OneWay):
+    """Positions of a square grid (Hugging Face) -> those of `side` x `side` places (ggml)."""
+
+    side: int
+
+    def undo(self, node: LogicalTensor) -> Node:
+        from weighbridge.tensors.nodes.reduced import resized_grid  # late: few models need it
+
+        return resized_grid(reshape(node, (node.spec.rows, node.spec.shape[-1])), self.side)
+
+
+@dataclass(frozen=True, slots=True)
+class Summed(OneWay):
+    """A matrix over the pixels of `frames` frames, one after the other (Hugging Face) -> the sum of the frames'
+    matrices (ggml)."""
+
+    frames: int
+
+    def undo(self, node: LogicalTensor) -> Node:
+        from weighbridge.tensors.nodes.reduced import summed_parts  # late, as above
+
+        return summed_parts(node, self.frames)
 
 
 def _cuts_blocks(node: LogicalTensor, width: int) -> bool:

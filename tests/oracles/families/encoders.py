@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from tests.oracles import vocabularies
@@ -86,6 +88,48 @@ _MODERNBERT: dict[str, Any] = _SMALL | {
         "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
     },
 }  # fmt: skip
+_MODERNBERT_RECORD = Path(__file__).parents[2] / "models/golden/families/modernbert.json"
+_MODERNBERT_V4: dict[str, Any] = {k: v for k, v in _MODERNBERT.items() if k != "rope_parameters"} | {
+    "global_rope_theta": 5000.0, "local_rope_theta": 500.0, "global_attn_every_n_layers": 2,
+    "hidden_activation": "gelu", "vocab_size": vocabularies.BPE_SIZE, "layer_norm_eps": 5e-2,
+}  # fmt: skip
+
+
+def _decision_shapes() -> dict[str, tuple[int, ...]]:
+    """A ModernBERT of three blocks and a head of two."""
+    out: dict[str, tuple[int, ...]] = {
+        "encoder.embeddings.tok_embeddings.weight": (vocabularies.BPE_SIZE, 64),
+        "encoder.embeddings.norm.weight": (64,),
+        "encoder.final_norm.weight": (64,), "type_emb.weight": (3, 64),
+        **{f"scorer.{n}.{end}": (64,) for n in (0,) for end in ("weight", "bias")},
+        "scorer.1.weight": (64, 64), "scorer.1.bias": (64,), "scorer.3.weight": (1, 64), "scorer.3.bias": (1,),
+    }  # fmt: skip
+    for i in range(3):
+        at = f"encoder.layers.{i}."
+        out |= {f"{at}attn.Wqkv.weight": (192, 64), f"{at}attn.Wo.weight": (64, 64), f"{at}mlp_norm.weight": (64,)}
+        out |= {f"{at}mlp.Wi.weight": (192, 64), f"{at}mlp.Wo.weight": (64, 96)}
+        out |= {f"{at}attn_norm.weight": (64,)} if i else {}
+    for i in range(2):
+        at = f"head.layers.{i}."
+        out |= {f"{at}norm{n}.{end}": (64,) for n in (1, 2) for end in ("weight", "bias")}
+        out |= {f"{at}self_attn.in_proj_weight": (192, 64), f"{at}self_attn.in_proj_bias": (192,)}
+        out |= {f"{at}self_attn.out_proj.weight": (64, 64), f"{at}self_attn.out_proj.bias": (64,)}
+        out |= {f"{at}linear1.weight": (256, 64), f"{at}linear1.bias": (256,)}
+        out |= {f"{at}linear2.weight": (64, 256), f"{at}linear2.bias": (64,)}
+    return out
+
+
+def _as_published(folder: Path) -> None:
+    """The encoder's config in a folder of its own, and the head's settings."""
+    config = json.loads((folder / "config.json").read_text())
+    decision = config.pop("decision")
+    config |= {"architectures": ["ModernBertModel"], "model_type": "modernbert", "num_hidden_layers": 3}
+    (folder / "encoder").mkdir()
+    (folder / "encoder" / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
+    settings = {key: value for key, value in decision.items() if key not in ("type", "temperature")}
+    (folder / "rl_agent_config.json").write_text(json.dumps(settings | {"temperature": [1.5, 0.5, 2.0]}))
+
+
 CASES = table(
     Case(
         "distilbert",
@@ -144,6 +188,29 @@ CASES = table(
         head="ModernBertForMaskedLM",
         beyond=("head.dense.weight", "head.norm.weight", "decoder.bias", "decoder.weight"),
         unheld=frozenset({"tie_word_embeddings"}),
+    ),
+    # a decision model on it: two blocks of a head behind those of the encoder
+    Case(
+        "modernbert-decision",
+        "ModernBertDecisionModel",
+        "none",
+        _MODERNBERT_V4
+        | {
+            "model_type": "modernbert_decision",
+            "num_hidden_layers": 5,
+            "intermediate_size": [96] * 3 + [256] * 2,
+            "decision": {
+                "type": "laya",
+                "head_layers": 2,
+                "head_max_len": 128,
+                "temperature": {"choice": 1.5, "score": 0.5, "noul": 2.0},
+            },
+        },
+        shapes=_decision_shapes(),
+        runs=False,
+        finish=_as_published,
+        defaults=json.loads(_MODERNBERT_RECORD.read_text("utf-8"))["defaults"] | {"model_type": "modernbert_decision"},
+        beside=("act_head.x.weight", "temperature"),
     ),
     Case(
         "modernbert-labels",

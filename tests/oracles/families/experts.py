@@ -60,7 +60,7 @@ _FURTHER: dict[str, tuple[int, ...]] = {
     }.items()
 }
 
-_GLM_WORDS: dict[str, Any] = {"topk_method": "noaux_tc", "moe_layer_freq": 1}  # which mlx-lm needs
+GLM_WORDS: dict[str, Any] = {"topk_method": "noaux_tc", "moe_layer_freq": 1}  # which mlx-lm needs
 _GLM_SIZE = vocabularies.SIZES["glm"]
 _FURTHER_OF_GLM = {n: (_GLM_SIZE, 64) if s[0] == vocabularies.BPE_SIZE else s for n, s in _FURTHER.items()}
 
@@ -149,7 +149,7 @@ CASES = table(
         "GlmMoeDsaConfig",
         "glm",
         _SPARSE | GLM | {"indexer_types": ["full", "full", "shared"]},
-        words=_GLM_WORDS,
+        words=GLM_WORDS,
         said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
         further=_FURTHER_OF_GLM,
         spreads=_ROUTER,
@@ -160,7 +160,7 @@ CASES = table(
         "glm5-plain",
         options=_SPARSE | GLM,
         further={},
-        said={"scoring_func": "sigmoid", **_GLM_WORDS},
+        said={"scoring_func": "sigmoid", **GLM_WORDS},
         recorded=("hf5", "mlx"),
     ),
     Case(

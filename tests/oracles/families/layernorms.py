@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, LN, SMALL, SPM, WINDOW, theta
+from tests.oracles.families.wrapped import VOCABULARY, decoder
 
 _OLDER = {"n_layer": 32, "n_head": 71}  # the defaults of Falcon's class in the words of its first configs
 
@@ -139,6 +140,29 @@ CASES = table(
         "bpe",
         LN | BPE | theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "use_parallel_residual": True},
     ),
+    # ... in the words of its first class, in one model with towers
+    Case(
+        "llava-stablelm",
+        "LlavaStableLMEpochForCausalLM",
+        "none",
+        LN
+        | BPE
+        | VOCABULARY
+        | {"model_type": "llava_stablelm_epoch", "norm_eps": 5e-2, "rope_pct": 0.25, "rope_theta": 10000.0}
+        | {"hidden_act": "silu", "use_qkv_bias": False, "tie_word_embeddings": False, "use_parallel_residual": False},
+        shapes=decoder()
+        | {f"model.layers.{i}.{name}_layernorm.bias": (64,) for i in (0, 1) for name in ("input", "post_attention")}
+        | {"model.norm.bias": (64,), "model.vision_tower.x.weight": (8,), "model.mm_projector.x.weight": (8,)},
+        defaults={"tie_word_embeddings": False, "hidden_act": "silu", "rope_theta": 10000.0, "num_hidden_layers": 32}
+        | {"num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 50304, "hidden_size": 2560}
+        | {"intermediate_size": 6912, "max_position_embeddings": 4096, "use_parallel_residual": False}
+        | {"layer_norm_eps": 1e-5, "bos_token_id": 0, "eos_token_id": 0, "use_qkv_bias": False, "qk_layernorm": False}
+        | {"partial_rotary_factor": 0.25},
+        apart=("model.vision_tower.", "model.mm_projector."),
+        taken="stablelm",
+        unheld=frozenset({"norm_eps", "layer_norm_eps", "rope_pct", "model_type", "architectures"}),
+        runs=False,
+    ),
     Case(
         "command-r",
         "CohereConfig",
@@ -197,5 +221,5 @@ UNSAID: dict[str, dict[str, Any]] = {
     "command-r": _ACT | _ROPE | {"attention_bias": True},
     "cohere2": _ACT | _ROPE | {"attention_bias": True, "full_attention_every": 2, "rotary_pct": 0.5},
     "nemotron": {"hidden_act": "silu"} | _ROPE | {"attention_bias": True, "mlp_bias": True},
-    "stablelm": _ACT | _ROPE | _BASE | {"qk_layernorm": True},
+    "stablelm": _ACT | _ROPE | _BASE | {"qk_layernorm": True, "rope_pct": 0.5},
 }

@@ -57,7 +57,7 @@ def _glm_moe(front: str) -> Shapes:
     return plain | {f"{at}gate.weight": (4, 64), f"{at}gate.e_score_correction_bias": (4,)}
 
 
-def _lfm(front: str, head: str = "") -> Shapes:
+def lfm(front: str, head: str = "") -> Shapes:
     """An LFM2 of a layer that attends and one that convolves."""
     plain = decoder(front=front, head=head, head_norms=True)
     plain[f"{front}embedding_norm.weight"] = plain.pop(f"{front}norm.weight")
@@ -72,14 +72,30 @@ def _lfm(front: str, head: str = "") -> Shapes:
     return out | conv
 
 
-_LFM: dict[str, Any] = {
+def _omni() -> Shapes:
+    """An LFM2 and a head of two blocks, next to a tensor of each tower."""
+    trunk = {n: s for n, s in lfm("encoder.").items() if "lm_head" not in n}
+    out = trunk | {"vision.x.weight": (8,), "audio.x.weight": (8,), "head.type_emb.weight": (3, 64)}
+    out |= {"head.scorer.0.weight": (64,), "head.scorer.0.bias": (64,), "head.scorer.1.weight": (64, 64)}
+    out |= {"head.scorer.1.bias": (64,), "head.scorer.3.weight": (1, 64), "head.scorer.3.bias": (1,)}
+    for i in range(2):
+        at = f"head.head.layers.{i}."
+        out |= {f"{at}norm{n}.{end}": (64,) for n in (1, 2) for end in ("weight", "bias")}
+        out |= {f"{at}self_attn.in_proj_weight": (192, 64), f"{at}self_attn.in_proj_bias": (192,)}
+        out |= {f"{at}self_attn.out_proj.weight": (64, 64), f"{at}self_attn.out_proj.bias": (64,)}
+        out |= {f"{at}linear1.weight": (256, 64), f"{at}linear1.bias": (256,)}
+        out |= {f"{at}linear2.weight": (64, 256), f"{at}linear2.bias": (64,)}
+    return out
+
+
+LFM: dict[str, Any] = {
     "model_type": "lfm2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "norm_eps": 3e-3, "vocab_size": vocabularies.BPE_SIZE,
     "layer_types": ["full_attention", "conv"], "conv_L_cache": 3, "conv_bias": False, "block_multiple_of": 32,
     "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False, "rope_theta": 5000.0,
     "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
-_LFM_UNHELD = PLAIN | {
+LFM_UNHELD = PLAIN | {
     "intermediate_size",
     "vocab_size",
     "tie_word_embeddings",
@@ -252,28 +268,38 @@ CASES: dict[str, Case] = {
         whole(
             "lfm2-vl",
             "Lfm2VlForConditionalGeneration",
-            {"model_type": "lfm2_vl", "text_config": _LFM | {"architectures": ["Lfm2ForCausalLM"]}},
-            _lfm("model.language_model."),
+            {"model_type": "lfm2_vl", "text_config": LFM | {"architectures": ["Lfm2ForCausalLM"]}},
+            lfm("model.language_model."),
             ("model.vision_tower.", "model.multi_modal_projector."),
-            unheld=_LFM_UNHELD,
+            unheld=LFM_UNHELD,
         ),
         whole(
             "lfm2-audio",
             "Lfm2AudioForConditionalGeneration",
-            {"model_type": "lfm2_audio", "lfm": _LFM | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"}},
-            {name: shape for name, shape in _lfm("lfm.").items() if name != "lm_head.weight"},
+            {"model_type": "lfm2_audio", "lfm": LFM | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"}},
+            {name: shape for name, shape in lfm("lfm.").items() if name != "lm_head.weight"},
             ("conformer.", "audio_adapter.", "audio_embedding.", "depthformer.", "depth_linear.", "depth_embeddings."),
-            part_type="lfm2", unheld=_LFM_UNHELD,
-        ),
-        Case("lfm2-bare", "Lfm2Model", "none", _LFM, shapes=_lfm(""), head="Lfm2Model", runs=False, unheld=_LFM_UNHELD),
-        Case(
-            "lfm2-encoder", "Lfm2BidirectionalModel", "none", _LFM, shapes=_lfm(""), head="Lfm2BidirectionalModel",
-            runs=False, unheld=_LFM_UNHELD, part_type="lfm2", taken="lfm2",
+            part_type="lfm2", unheld=LFM_UNHELD,
         ),
         Case(
-            "lfm2-masked", "Lfm2BidirectionalForMaskedLM", "none", _LFM, shapes=_lfm("lfm2."),
+            "d1-omni", "D1OmniModel", "none",
+            {
+                "model_type": "d1_omni", "text_config": LFM | {"intermediate_size": 144}, "head_layers": 2,
+                "temperatures": {"choice:3-5": 1.5, "choice:11+": 0.5, "noul": 2.0}, "max_length": 16384,
+                "image_text_length": 896, "audio_text_length": 15360,
+            },
+            shapes=_omni(), apart=("vision.", "audio."), runs=False, unheld=LFM_UNHELD | {"max_length", "temperatures"},
+            defaults={"model_type": "d1_omni"}, taken="d1_omni",
+        ),
+        Case("lfm2-bare", "Lfm2Model", "none", LFM, shapes=lfm(""), head="Lfm2Model", runs=False, unheld=LFM_UNHELD),
+        Case(
+            "lfm2-encoder", "Lfm2BidirectionalModel", "none", LFM, shapes=lfm(""), head="Lfm2BidirectionalModel",
+            runs=False, unheld=LFM_UNHELD, part_type="lfm2", taken="lfm2",
+        ),
+        Case(
+            "lfm2-masked", "Lfm2BidirectionalForMaskedLM", "none", LFM, shapes=lfm("lfm2."),
             beside=("lm_head.weight",), head="Lfm2BidirectionalForMaskedLM", runs=False,
-            unheld=_LFM_UNHELD, part_type="lfm2", taken="lfm2",
+            unheld=LFM_UNHELD, part_type="lfm2", taken="lfm2",
         ),
         whole(
             "paddleocr-vl",
@@ -299,6 +325,13 @@ UNSAID: dict[str, dict[str, Any]] = {
     "dream": {"hidden_act": "relu", "rope.rope_type": "dynamic", "use_sliding_window": True},
     "granitemoeshared": {"hidden_act": "relu", "rope.rope_type": "dynamic", "attention_bias": True},
     "jais2": {"hidden_act": "relu", "rope.rope_type": "dynamic", "attention_bias": False, "mlp_bias": False},
+    "lfm2-decision": {
+        "conv_bias": True,
+        "rope.rope_type": "dynamic",
+        "max_length": 8192,
+        "image_text_length": 1,
+        "audio_text_length": 1,
+    },
     "lfm2-encoder": {"conv_bias": True, "rope.rope_type": "dynamic", "block_auto_adjust_ff_dim": True},
     "paddleocr": {"hidden_act": "relu", "rope.rope_type": "dynamic", "use_bias": True},
 }

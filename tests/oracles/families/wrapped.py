@@ -3,11 +3,14 @@ table lists (`wrappers`), and classes that lack a prefix or have another head. S
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA
+from tests.oracles.families.experts import GLM_WORDS
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -545,7 +548,61 @@ _HUNYUANS = (
     ),
 )
 
-CASES = table(*_LLAMAS, *_GRANITES, *_MERALION, *_QWENS, *_HUNYUANS, *_BARE)
+
+def _recorded(model: str) -> dict[str, Any]:
+    """What is recorded of another case: its config, and names and shapes."""
+    golden = Path(__file__).parents[2] / "models" / "golden" / "families" / f"{model}.json"
+    return dict(json.loads(golden.read_text("utf-8")))
+
+
+def _nemotron(name: str, cls: str, inner: str, pattern: str, apart: tuple[str, ...]) -> Case:
+    """A recorded Nemotron-H inside of a model that sees, with the letters of published configs for its layers."""
+    recorded = _recorded(inner)
+    text = {key: value for key, value in recorded["config"].items() if key not in _UNPUBLISHED[inner]}
+    text["hybrid_override_pattern"], text["num_hidden_layers"] = pattern, len(pattern)
+    shapes = {f"language_model.{key}": tuple(shape) for key, shape in recorded["hf"].items() if "mtp." not in key}
+    return whole(name, cls, {"model_type": cls, "llm_config": text}, shapes, apart, unheld=_NEMOTRON_UNHELD)
+
+
+_TIMES = ("time_step_limit", "layers_block_type", "mtp_layers_block_type")
+_UNPUBLISHED = {
+    "nemotron-h": (*_TIMES, "num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"),
+    "nemotron-h-moe": _TIMES,
+}
+_NEMOTRON_UNHELD = frozenset(
+    {
+        "max_position_embeddings",
+        "layers_block_type",
+        "hybrid_override_pattern",
+        "num_hidden_layers",
+        "intermediate_size",
+    }
+)
+_RADIO = ("vision_model.radio_model.", "mlp1.")
+_NEMOTRONS = (
+    _nemotron("nemotron-nano-vl", "NemotronH_Nano_VL_V2", "nemotron-h", "M-*-M", _RADIO),
+    _nemotron(
+        "nemotron-nano-omni", "NemotronH_Nano_Omni_Reasoning_V3", "nemotron-h-moe", "ME*E",
+        (*_RADIO, "sound_encoder.encoder.", "sound_projection."),
+    ),
+)  # fmt: skip
+
+_GLM5 = _recorded("glm5")
+_GLMS = (
+    whole(
+        "glm-5.2-vision",
+        "Glm5vForConditionalGeneration",
+        {"model_type": "glm5v", "text_config": _GLM5["config"]},
+        {name: tuple(shape) for name, shape in _GLM5["hf"].items()},
+        ("vision_tower.", "mm_projector."),
+        words=GLM_WORDS,
+        unheld=frozenset({"scoring_func", "mlp_layer_types", "bos_token_id"}),
+        # the reference looks for it before it takes the settings out of `text_config`
+        hparams={"num_hidden_layers": _GLM5["config"]["num_hidden_layers"]},
+    ),
+)
+
+CASES = table(*_LLAMAS, *_GRANITES, *_MERALION, *_QWENS, *_HUNYUANS, *_NEMOTRONS, *_GLMS, *_BARE)
 
 _SCALED = {"hidden_act": "relu", "rope.rope_type": "dynamic"}
 UNSAID: dict[str, dict[str, Any]] = {

@@ -98,6 +98,8 @@ def _hash(paths: tuple[str, ...], options: HashCommand) -> int:
                 echo(clean(line))
             else:
                 write_bytes(os.fsencode(line) + b"\n")
+        for note in report.notes:
+            warn(clean(note))
         for model in report.models:
             for t in model.tensors:
                 echo(clean(f"{t.digest}  {t.dtype}[{','.join(map(str, t.shape))}]  {t.name}"))

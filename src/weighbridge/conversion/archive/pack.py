@@ -44,6 +44,7 @@ from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import Source
 from weighbridge.io.workers import Workers
 from weighbridge.models.locate import locate
+from weighbridge.models.model import data_elsewhere
 
 _ZEROS: Final = "0" * 64  # in the place of a digest
 _SUFFIX: Final = ".safetensors"
@@ -178,6 +179,9 @@ def plan_pack(src: Path, target: Path, options: PackOptions) -> PackPlan:
                 f"{src} is a distributed checkpoint, which isn't read from packed files",
                 hint=f"wb convert {shlex.quote(str(src))} model.safetensors, and pack that",
             )
+        if others := data_elsewhere(src):
+            raise UsageError(f"{src} has its data in other files: {', '.join(path.name for path in others[:4])}",
+                             hint=f"pack its folder: wb pack {shlex.quote(str(src.parent))} DST")  # fmt: skip
         weights = frozenset(place.weights) if place is not None else frozenset({src})
         data = data_places(place) if place is not None else {}
         paths = files_of(src)

@@ -100,6 +100,10 @@ def _vocabulary_keys(
 ) -> dict[str, KV]:  # fmt: skip
     """The tokenizer's keys; `target`: the model whose tokenizer it is, if another. Without one: llama.cpp's name for
     this, and the number of tokens."""
+    if has_no_tokenizer(model.family):
+        if options.pre is not None:
+            raise UsageError(f"--pre {options.pre} doesn't apply: the model has no tokenizer", hint="leave it out")
+        return {_MODEL: KV("str", _NO_TOKENIZER)}
     if not options.tokenizer:
         losses.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
         size = model.family.effective(model.config).get("vocab_size", model.sizes.get("V"))
@@ -119,6 +123,11 @@ def _vocabulary_keys(
     return with_tokenizer_keys(keys, model.config, model.family, generation)
 
 
+def has_no_tokenizer(family: Family) -> bool:
+    """Whether the family's classes have no tokenizer."""
+    return family.document.tokenizer is not None and family.document.tokenizer.absent
+
+
 def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = None) -> Vocab:
     """The tokenizer of a folder; `reader`: the family whose rules read it, if another. Raises UnsupportedError, with
     the option that avoids it, if it can't be read."""
@@ -136,10 +145,12 @@ def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = N
         return data if stated else json.dumps({**config, "vocab_size": default}).encode()
 
     try:
-        from weighbridge.models.tokenizer import from_hf  # late: readers of ten kinds of files
+        from weighbridge.models.tokenizer import from_hf, with_codes  # late: readers of ten kinds of files
 
         rules = (reader or model.family).document.tokenizer
-        return from_hf(read, pre=options.pre, names=model.place.names(), rules=rules)
+        vocab = from_hf(read, pre=options.pre, names=model.place.names(), rules=rules)
+        named = rules.codes if rules is not None else ""
+        return with_codes(vocab, model.sizes.facts[named]) if named else vocab
     except UnsupportedError as error:
         raise _skippable(error) from None
 
@@ -233,6 +244,8 @@ def for_hf(
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
     losses = _losses_of(config)
+    if has_no_tokenizer(model.family):
+        return texts, losses
     if not tokenizer:
         return texts, [*losses, Loss("left out, as asked: the tokenizer")]
     if _TOKENS not in model.metadata:

@@ -21,7 +21,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.gguf import decision, metadata
 from weighbridge.conversion.options import GgufFileOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
@@ -33,6 +33,7 @@ from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.keys import all_hold, rules
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
+from weighbridge.models.decision import decision_of
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
 from weighbridge.models.llamacpp.towers import (
@@ -44,12 +45,13 @@ from weighbridge.models.llamacpp.towers import (
     towers_of_gguf,
 )
 from weighbridge.models.model import OpenModel, open_weights
+from weighbridge.models.resolved import ResolvedModel
 from weighbridge.tensors.nodes import LogicalTensor
 
 
 def to_mmproj(model: OpenModel, options: GgufFileOptions) -> PlanBuilder:
     """Plans the towers of `model`. Lists the language model's tensors as left out."""
-    towers = towers_of(model)
+    towers = towers_of(decision.of_class(model, decision_of(model)))
     draft = plan_towers(model, towers, options)
     if towers.language:
         count = plural(len(towers.language), "tensor")
@@ -98,6 +100,7 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     draft.losses += [Loss("left out: llama.cpp doesn't compute with it", name) for name in towers.dropped]
     if towers.folded:
         draft.losses.append(Loss("means and variances of batch norms are folded into their weights and biases"))
+    draft.losses += one_way_losses(resolved)
     unread = family.unmapped_roles("gguf", resolved.sizes, resolved.roles)
     for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, unread):
         parts = ", ".join(dict(unread))
@@ -106,6 +109,19 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     draft.losses += [Loss(text, effect="results") for text in facts_losses(facts, family)]
     draft.metadata = _keys(model, towers, draft, requested, options)
     return draft
+
+
+def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
+    """The tensors of which the file has fewer elements than the folder, so that no folder can be made of it."""
+    losses = []
+    for role, change in resolved.family.one_way.items():
+        instance = (role, ())
+        for name in resolved.family.holding(resolved.dialect, resolved.sizes, resolved.tensors, [instance]):
+            before, after = (node.spec for node in (resolved.tensors[name], resolved.roles[instance]))
+            if before.elements != after.elements:
+                text = f"{change}, from {list(before.shape)} to {list(after.shape)}: no folder can be made again"
+                losses.append(Loss(text, name))
+    return losses
 
 
 def tower_dtype(row: Role, name: str, spec: Spec, requested: DType) -> DType:
@@ -132,6 +148,7 @@ def _keys(
         card={**readme, "name": options.name} if options.name else readme, kind="mmproj",
     )  # fmt: skip
     architecture = config_to_gguf(towers.config, family, file_type=dtype_policy.FTYPES[requested.name])
+    architecture = decision.with_sizes_of_images(architecture, decision_of(model), towers.config[PREPROCESSOR])
     _check_preprocessor(model, towers, architecture, draft)
     return metadata.with_alignment(assemble(general, architecture, {}), options.align)
 
@@ -181,7 +198,14 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
-        graph = (model.family, *families_of_graph(model.family.gguf))
+        if reduced := family.holding("gguf", resolved.sizes, resolved.tensors, [(role, ()) for role in family.one_way]):
+            change = ", ".join(family.one_way.values())
+            raise UnsupportedError(
+                f"{path}: no folder can be made again, since {', '.join(reduced)} is {change}",
+                hint="without --projector a folder with the language model is written; "
+                "wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
+            )
+        graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
         shared = [name for f in graph for name in family.architectures if name in f.architectures]
         if not shared:
             raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")

@@ -8,20 +8,29 @@ an image or video model: `conversion/gguf/diffusion.py`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from weighbridge.base.dtypes import DType, requested_dtype
+from weighbridge.base.dtypes import F32, DType, requested_dtype
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import dense_modules, metadata, reranker
+from weighbridge.conversion.gguf import decision, dense_modules, metadata, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufFileOptions, GgufOptions
 from weighbridge.conversion.plan import probe
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, cast_to, list_unnamed
+from weighbridge.conversion.plan.builder import (
+    PlanBuilder,
+    cast_for_gguf,
+    cast_to,
+    computed_losses,
+    list_unnamed,
+    without_place,
+)
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
@@ -29,9 +38,16 @@ from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.arch.tables.spec import INTEGERS
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
+from weighbridge.models.decision import decision_of
 from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped
-from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, storage_name, transcode
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, storage_name, transcode
+
+_FOLDED: Final = (
+    "{}: multiplied into the weights, since a {} GGUF has no keys for them; a folder made from it has other weights "
+    "and factors of 1, and computes the same"
+)
+_BF16: Final = 2.0**-8  # the relative error of BF16, in which files may have computed numbers
 
 
 def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | None = None) -> PlanBuilder:
@@ -47,6 +63,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return _from_ggml(model, options)
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
+    model = decision.of_class(model, decides := decision_of(model))
     family, target = model.family, None
     if options.target_model is not None or family.document.draft is not None:
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
@@ -61,13 +78,13 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
 
         written = mmproj.add_file(model, draft, towers or options)
     list_unnamed(model, draft, written, _mmproj_hint)
-    unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
-    unused = [i for i in unmapped if family.rows[i[0]].zeros]
-    for part, roles in (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused)):
-        for name in family.holding(model.dialect, model.sizes, model.logical, roles):
-            draft.losses.append(Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name))
+    draft.losses += computed_losses(model.resolved)
+    draft.losses += without_place(model)
+    if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
+        draft.losses += _differently_computed(model, computed)
     order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
     named = model.resolved.save("gguf", source_order=order)
+    named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
     named = {**{module.name: module.weight for module in dense}, **named}
     rank = reranker.rerank_entry(model, options.rerank)
@@ -84,16 +101,27 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)
     if rank is not None:
         draft.metadata = reranker.with_keys(draft.metadata, rank, family.gguf)
+    decision.add_keys(draft, decides, family.gguf)
     if dense:
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += renamed
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
-        draft.notes.append(
-            f"{', '.join(multipliers)}: multiplied into the weights, since a {family.gguf} GGUF has no keys for them; "
-            "a folder made from it has other weights and factors of 1, and computes the same"
-        )
+        draft.notes.append(_FOLDED.format(", ".join(multipliers), family.gguf))
     draft.notes += metadata.products(family)
     return draft
+
+
+def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss]:
+    """A loss for each tensor whose numbers aren't those that llama.cpp computes in place of it."""
+    expected = model.family.derived(model.dialect, model.sizes)
+    other = []
+    for instance, node in model.roles.items():
+        if instance[0] in names:
+            floats = (cast(n, F32).read_all().view("<f4").ravel().tolist() for n in (node, expected[instance]))
+            if not all(map(partial(math.isclose, rel_tol=_BF16), *floats)):
+                other.append(instance)
+    reason = "llama.cpp computes other numbers in place of these"
+    return [Loss(reason, name) for name in model.family.holding(model.dialect, model.sizes, model.logical, other)]
 
 
 def _numbers(model: OpenModel, named: Mapping[str, LogicalTensor]) -> dict[str, list[float] | list[int] | float]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.dtypes import F16, DType
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import DISTRIBUTED
@@ -17,6 +18,7 @@ from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.contents import PlannedFile, Preparation
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.models.model import OpenModel
+from weighbridge.models.resolved import ResolvedModel
 from weighbridge.tensors.nodes import CastReport, LogicalTensor, Node, cast, is_stored_as
 
 _NUMBER: Final = re.compile(r"\.\d+\.")
@@ -89,6 +91,19 @@ def list_unnamed(
         draft.notes.append(f"left out, since they carry nothing: {plural(len(report.dropped), 'tensor')}, {names}")
 
 
+def without_place(model: OpenModel) -> list[Loss]:
+    """Returns one loss per tensor of roles that a GGUF of the family lacks."""
+    family = model.family
+    unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
+    unused = [i for i in unmapped if family.rows[i[0]].zeros]
+    parts = (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused))
+    return [
+        Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name)
+        for part, roles in parts
+        for name in family.holding(model.dialect, model.sizes, model.logical, roles)
+    ]
+
+
 def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     """Returns one loss per tensor that `dialect` has no name for, except zeros that only llama.cpp's graph needs."""
     family = model.family
@@ -97,6 +112,29 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
         unmapped = [i for i in unmapped if not probe.is_zero(model.roles[i])]
     names = family.holding(model.dialect, model.sizes, model.tensors, unmapped)
     return [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
+
+
+def computed_losses(resolved: ResolvedModel) -> list[Loss]:
+    """Returns one loss per tensor that a GGUF has computed from several of a folder's."""
+    family, losses = resolved.family, []
+    parts = {role: name for name in family.computed_roles for role in family.rows[name].read_with}
+    for name, role in family.rows_of(resolved.dialect, resolved.sizes, resolved.tensors).items() if parts else ():
+        if role.name in parts and name in resolved.tensors:
+            made = parts[role.name]
+            text = f"a GGUF has {family.rows[made].names['gguf']} instead, {family.computed_roles[made]}"
+            losses.append(Loss(f"{text}: no folder can be made of it again", name))
+    return losses
+
+
+def check_two_way(model: OpenModel) -> None:
+    """Raises UnsupportedError for a GGUF with tensors of which no folder can be made."""
+    for role, why in model.family.computed_roles.items():
+        if (role, ()) in model.resolved.known_roles:
+            name = model.family.rows[role].names["gguf"]
+            raise UnsupportedError(
+                f"{model.place.path}: no folder can be made of it, since {name} is {why}",
+                hint="convert from the model's own folder; wb convert SRC DST.safetensors keeps llama.cpp's names",
+            )
 
 
 def left_out(model: OpenModel, used: Collection[str] = ()) -> list[Loss]:

@@ -18,7 +18,7 @@ from weighbridge.conversion.gguf import dense_modules, metadata
 from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
 from weighbridge.conversion.options import SMALLEST_EXACT, CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, unplaced
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, check_two_way, unplaced
 from weighbridge.conversion.plan.losses.shared_storage import place_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
@@ -141,6 +141,7 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
         return PlanBuilder({}, texts=texts, losses=losses, notes=notes)
     towers = projector_of(model, options.projector) if isinstance(options, HfOptions) and options.projector else None
     model = model if towers is None else replace(model, whole=towers.class_)
+    check_two_way(model)
     blocks = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
     prefix = None if towers is None else model.family.architectures[towers.class_].prefix
     named = {**model.resolved.save(blocks or "hf", prefix=prefix), **(towers.named if towers else {})}

@@ -66,7 +66,7 @@ def add_side_files(model: OpenModel, draft: PlanBuilder, without: Collection[str
     draft.extra_files += copied([p for p in files if p.relative_to(folder).as_posix() not in skipped], folder)
     if model.place.path != folder:
         return
-    used = {*files, *model.place.weights, *(p.parent for p in files)}
+    used = {*files, *model.place.weights, *(p.parent for p in (*files, *model.place.weights))}
     unused = sorted(
         f"{p.name}/" if p.is_dir() else p.name
         for p in folder.iterdir()

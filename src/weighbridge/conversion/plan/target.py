@@ -134,7 +134,7 @@ def _choose_format(to: str | TargetOptions | None, path: Path, model: OpenModel)
     by_suffix = target_of(path.suffix)
     makes_folder = (
         model.format == "gguf"
-        or (model.place.path.is_dir() and model.format in FOLDER_CONTAINERS)
+        or (model.format in FOLDER_CONTAINERS and (model.place.path.is_dir() or model.borrowed is not None))
         or (model.format == "ggml" and _is_whisper(model))
     )
     if to:
@@ -182,6 +182,8 @@ def same_format(model: OpenModel, path: Path) -> str | None:
     if target_of(path.suffix) is not None:
         return None
     if model.place.path.is_dir() and model.format == "safetensors":
+        return "hf"
+    if model.borrowed is not None and model.format in FOLDER_CONTAINERS:  # as if it were in a folder with its config
         return "hf"
     return own_target(model.format)
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
 
 _FLOAT: Final = struct.Struct("<f")
+#: The number of values that a derived tensor has, among the facts that it is computed from.
+LENGTH: Final = "#"
+_HEADS: Final = 1 << 16
 
 
 def f32(value: float) -> float:
@@ -160,6 +163,16 @@ def query_scale(config: Mapping[str, Any]) -> Sequence[float]:
     return (f32(number(config.get("qk_scale_factor"), "qk_scale_factor")),) * (evaluate("head_dim", config) or 0)
 
 
+def alibi_slopes(config: Mapping[str, Any]) -> Sequence[float]:
+    """The slope of each head's bias, for the usual largest bias of 8: those of the next power of two, then every other
+    one of twice as many heads (modeling_jais.py `_get_alibi_slopes`)."""
+    heads = integer(config[LENGTH], "heads", 1, _HEADS)
+    power = 1 << heads.bit_length() - 1
+    own = [2.0 ** (-8.0 * (n + 1) / power) for n in range(power)]
+    between = [2.0 ** (-4.0 * (2 * n + 1) / power) for n in range(heads - power)]
+    return [f32(slope) for slope in (*own, *between)]
+
+
 def ones(config: Mapping[str, Any]) -> Sequence[float]:
     """A norm's weights that change nothing, of a head."""
     return (1.0,) * (evaluate("head_dim", config) or 0)
@@ -212,6 +225,7 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Sequence[float] | None]
         ),
         "longrope_long_factors": partial(longrope_factors, "long_factor"),
         "sinusoids": sinusoids,
+        "alibi_slopes": alibi_slopes,
         "query_scale": query_scale,
         "ones": ones,
         "longrope_short_factors": partial(longrope_factors, "short_factor"),
@@ -238,7 +252,7 @@ def made(
     row: Role, shape: Shape, sizes: Sizes, indices: Iterable[tuple[int, ...]] = ((),)
 ) -> dict[Instance, LogicalTensor]:
     """The tensors of a derived role, the same for all these indices; empty if the config needs none."""
-    if (values := MAKERS[row.derived or ""](sizes.facts)) is None:
+    if (values := MAKERS[row.derived or ""]({**sizes.facts, LENGTH: math.prod(shape)})) is None:
         return {}
     if len(values) != math.prod(shape):
         raise FormatError("needs a number for each pair of a head", field=row.derived, expected=math.prod(shape),
@@ -255,9 +269,9 @@ def made(
 def filled_in(
     dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]
 ) -> dict[Instance, LogicalTensor]:
-    """The tensors that a dialect holds though no source has them: copies of others in the layer, and zeros for roles
-    that are absent altogether. Nothing computes with either."""
-    copied = {row.name: row.copies for row in rows.values() if row.copies}
+    """The tensors that a dialect holds though no source has them: copies of others in the layer, which nothing computes
+    with, or of the role that an absent one is tied to, and zeros for roles that are absent altogether."""
+    copied = {row.name: row.copies or row.tied for row in rows.values() if row.copies or dialect in row.filled}
     zeroed = {row.name for row in rows.values() if dialect in row.zeros}
     if not copied and not zeroed:
         return {}

@@ -25,6 +25,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
+from weighbridge.models.arch.computed import FUNCTIONS, computed
 from weighbridge.models.arch.config import effective
 from weighbridge.models.arch.derived import filled_in, made
 from weighbridge.models.arch.expand import (
@@ -219,6 +220,11 @@ class Family(FamilyNames):
                 return a
         raise UsageError(f"no class of the {self.name} family matches this GGUF")
 
+    @property
+    def restores(self) -> bool:
+        """Whether a GGUF may be of one of its classes; if not, it is opened as another family's."""
+        return len(self.architectures) == 1 or any(a.gguf is not None for a in self.architectures.values())
+
     def shows(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
         """Whether a GGUF meets the conditions of one of the family's classes."""
         view = ArchView(metadata, self.gguf, names)
@@ -334,7 +340,7 @@ class Family(FamilyNames):
                 roles[first] = node  # the most common case, of up to 100,000
             else:
                 roles.update(cut(place, node, known))
-        return Roles(roles)
+        return computed(self.rows, sizes, Roles(roles))
 
     def save(
         self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], *,
@@ -422,6 +428,17 @@ class Family(FamilyNames):
         return {
             t.name: t.roles for t in self.dialects["gguf"].templates if any(call.row.multiplies for call in t.layouts)
         }
+
+    @cached_property
+    def one_way(self) -> Mapping[str, str]:
+        """The roles that a GGUF has with fewer elements than a folder, and how they are made of a folder's tensors."""
+        calls = ((row.name, call) for row in self.rows.values() for call in row.layouts.values())
+        return {role: call.row.one_way for role, call in calls if call.row.one_way}
+
+    @cached_property
+    def computed_roles(self) -> Mapping[str, str]:
+        """The roles that a GGUF has computed from several of a folder's tensors, and how."""
+        return {row.name: FUNCTIONS[row.computed.function].why for row in self.rows.values() if row.computed}
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
         """The layout change from a role's own layout to the dialect's in a layer, if any."""

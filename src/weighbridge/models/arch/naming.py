@@ -206,9 +206,7 @@ def reference_order(
         if role in group_of:
             group, n = group_of[role]
             return role not in early, last_read.get((group, index[:1]), -1), n
-        sources = (
-            (family.rows[name].copies or family.rows[name].written_with or name, index) for name, index in instances
-        )
+        sources = ((with_, index) for name, index in instances for with_ in family.rows[name].read_with)
         return role not in early, max(read_at.get(instance, -1) for instance in sources), 0
 
     return sorted(places, key=key)  # stable: computed tensors, which have no source, come first

@@ -34,8 +34,15 @@ from weighbridge.models.arch.tables.schema import DialectEntry, FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, build_dialect, build_role
 from weighbridge.models.arch.tables.validate import convert
 
+_PLAIN: Final = "; wb convert SRC DST.safetensors and wb rename keep every tensor"
 _ELSEWHERE: Final = MappingProxyType(
-    {"WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin"}
+    {
+        "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin",
+        "BambaForCausalLM": f"llama.cpp computes something else from the reference converter's files of it{_PLAIN}",
+        "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU{_PLAIN}",
+        "UltravoxModel": "its language model is another model, to be converted apart; wb convert SRC DST.gguf --mmproj "
+        "writes its tower",
+    }
 )
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
 _GUIDE: Final = "wb arch show llama shows what a table has; wb help guide-families describes it"
@@ -144,9 +151,13 @@ def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names:
     """The config with the actual number of layers under a dialect's `mtp_count`."""
     if counted.mtp_count is None:
         return config
-    prefix = next(new.partition("{n}")[0] for new in counted.mtp_prefixes.values() if "{n}" in new)
-    layer = re.compile(rf"{re.escape(prefix)}([0-9]{{1,4}})\.")
-    count = max((int(match[1]) + 1 for name in names if (match := layer.match(name))), default=0)
+    prefixes = tuple(counted.mtp_prefixes.values())
+    numbered = next((new.partition("{n}")[0] for new in prefixes if "{n}" in new), None)
+    if numbered is None:  # there is one such layer, which has a name of its own
+        count = int(any(name.startswith(prefixes) for name in names))
+    else:
+        layer = re.compile(rf"{re.escape(numbered)}([0-9]{{1,4}})\.")
+        count = max((int(match[1]) + 1 for name in names if (match := layer.match(name))), default=0)
     text = config.get("text_config")
     part = text if isinstance(text, Mapping) else config
     if part.get(counted.mtp_count, 0) == count:
@@ -193,7 +204,7 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
         raise UnsupportedError(
             "the model's architecture is unknown: no config.json names it",
             hint="put the model's config.json next to the weights, or name it: wb convert SRC DST --config FILE; "
-            ".safetensors and .npz need none",
+            ".safetensors and .npz need none, nor does a GGUF for a program of your own: --arch NAME",
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
     raise UnsupportedError(f"no family has the architecture {named}", hint=_ELSEWHERE.get(named, _CHECK))

@@ -141,10 +141,17 @@ def value_at(config: Mapping[str, Any], path: Iterable[str]) -> Any:
     return value
 
 
+def entries(row: KeyEntry, config: Mapping[str, Any]) -> Iterator[tuple[str, KV]]:
+    """Returns the key-values of a row with one for each entry of an object, by the entry's name."""
+    stated = lookup(config, row.config[0]) if row.each else None
+    for name, value in stated.items() if isinstance(stated, Mapping) else ():
+        yield str(name), KV(row.type, coerce(value, row.type, f"{row.config[0]}.{name}"))
+
+
 def to_kv(row: KeyEntry, config: Mapping[str, Any]) -> KV | None:
     """Returns the row's key-value for an effective config, or None if the row doesn't apply or the config sets none of
     its keys."""
-    if not all_hold(row.when, config):
+    if row.each or not all_hold(row.when, config):
         return None
     if row.layers is not None and not row.config:
         return KV(row.type, _by_layer(row, config, True))

@@ -25,6 +25,7 @@ from weighbridge.models.arch.tables.values import integer, number
 from weighbridge.models.config.keys import (
     LAST,
     differs,
+    entries,
     from_value,
     implied,
     is_list,
@@ -72,6 +73,7 @@ def config_to_gguf(
     facts["untrained"] = untrained
     out: dict[str, KV] = {}
     for row in rules(family).keys:
+        out |= {f"{row.key(family.gguf)}.{name}": kv for name, kv in entries(row, facts)}
         if (kv := to_kv(row, facts)) is not None:
             out[row.key(family.gguf)] = Leading(*kv) if row.first else kv
     return out
@@ -265,9 +267,13 @@ class _Layers(NamedTuple):
 
 def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family, layers: _Layers) -> set[str]:
     """Applies every row that restores something. Returns the keys that rows cover."""
-    covered = set()
+    covered: set[str] = set()
     for row in rules(family).keys:
         key = row.key(family.gguf)
+        if row.each:
+            stated = {name: value for name, value in metadata.items() if name.startswith(f"{key}.")}
+            covered |= stated.keys()
+            store(config, row.config[0], {name.removeprefix(f"{key}."): shortest(v) for name, v in stated.items()})
         if key not in metadata or row.type.startswith("arr") == is_list(metadata[key]):
             covered.add(key)
         if (row.null or row.default is not None) and key not in metadata:

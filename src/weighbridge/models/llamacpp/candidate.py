@@ -206,9 +206,10 @@ class Candidate:
         """Yields a head's tensors whose shapes differ from those in every graph. A classifier: a square matrix, then a
         row per label; dense modules: as wide as their keys (llama-model.cpp, gemma-embedding.cpp, lfm2.cpp)."""
         width, labels = self.whole("embedding_length"), self.get("classifier.output_labels")
-        rows = len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 1
+        stated = self.whole("embedding_length_out")
+        rows = len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else stated or 1
         expected = {"cls.weight": (width, width), "cls.bias": (width,), "cls.output.weight": (rows, width)}
-        length = self.whole("dense_2_feat_out") or self.whole("embedding_length_out") or width
+        length = self.whole("dense_2_feat_out") or stated or width
         expected |= {"dense_2.weight": (length, width), "dense_3.weight": (width, self.whole("dense_3_feat_in"))}
         reported = {name for name, _, _ in report.misshapen}
         for name, shape in expected.items():

@@ -6,6 +6,7 @@ A Hugging Face folder holds them next to the language model. llama.cpp has them 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 #: The object of a config that has their keys.
 PREPROCESSOR: Final = "preprocessor"
+_DIMENSIONS: Final = {"rows": "#", "columns": "##"}
 _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 
 
@@ -53,7 +55,8 @@ def towers_of(model: OpenModel) -> Towers:
     class_ = listed[0] if isinstance(listed, list) and listed else model.config.get("model_type")
     if (family := projector_of_hf(model.config)) is None:
         raise _without_table(class_)
-    config = {**model.config, PREPROCESSOR: preprocessor(model)}
+    config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, model)}
+    config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
     sizes = family.sizes_from_hf(config)
     try:
         dialect, prefix = family.dialect_and_prefix(model.logical, sizes)
@@ -75,6 +78,14 @@ def towers_of(model: OpenModel) -> Towers:
             raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
     resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
     return Towers(resolved, config, dropped, extra, tuple(others))
+
+
+def dimensions_of(family: Family, model: OpenModel) -> dict[str, int]:
+    """The dimensions of a folder's tensors that the table's sizes name, by `#NAME` and `##NAME` (see `ArchView`)."""
+    sources = " ".join(text for size in family.sizes.values() for text in size.hf)
+    named = [(mark, name) for call, mark in _DIMENSIONS.items() for name in re.findall(rf'{call}\("(.+?)"\)', sources)]
+    shapes = {name: model.logical[name].spec.shape for _, name in named if name in model.logical}
+    return {mark + name: shapes[name][len(mark) - 1] for mark, name in named if len(shapes.get(name, ())) >= len(mark)}
 
 
 def _without_table(class_: str | None) -> UnsupportedError:

@@ -1,5 +1,5 @@
-"""Finds the files of a tensor-parallel set by name: `model-rank-0-of-4.safetensors` and so on. `rank_files` reads
-them."""
+"""Finds the files of a tensor-parallel set by name: `model-rank-0-of-4.safetensors` ..., which `rank_files` reads, and
+those of a model with divided experts: `model-00001-TP-000.safetensors` ..., which `presharded` reads."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ _NAME: Final = re.compile(
     r"\.(?P<suffix>safetensors|gguf)(?P<index>\.index\.json)?",
     re.ASCII | re.DOTALL,
 )
+#: The end of the name of a file with whole tensors, where others have ranks' shares.
+WHOLE: Final = "-TP-common.safetensors"
+_SHARE: Final = re.compile(r".+-TP-(common|\d{3})\.safetensors", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,16 @@ def rank_of(name: str) -> tuple[int, int] | None:
     """(rank, ranks) from a file name; None for other names."""
     match = _NAME.fullmatch(name)
     return (int(match["rank"]), int(match["size"])) if match else None
+
+
+def share_of(name: str) -> str | None:
+    """The rank of a file with shares of tensors, or "common" for whole ones; None for other names."""
+    return match[1] if (match := _SHARE.fullmatch(name)) else None
+
+
+def share_files(names: Iterable[str]) -> list[str]:
+    """The files with shares of tensors, and with whole ones, by rank."""
+    return [name for rank, name in sorted((share_of(name) or "", name) for name in names) if rank]
 
 
 def is_rank_set(names: Iterable[str]) -> bool:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from weighbridge.models.tokenizer.gguf import from_gguf, to_gguf
     from weighbridge.models.tokenizer.hf.read import from_hf
     from weighbridge.models.tokenizer.hf.write import losses, to_hf
-    from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind
+    from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind, with_codes
 
-__all__ = ["ChatTemplate", "TokenType", "Vocab", "VocabKind", "from_gguf", "from_hf", "losses", "to_gguf", "to_hf"]
+__all__ = ["ChatTemplate", "TokenType", "Vocab", "VocabKind", "from_gguf", "from_hf", "losses", "to_gguf", "to_hf",
+           "with_codes"]  # fmt: skip
 
 __getattr__ = lazy_names(
     globals(),
@@ -24,6 +25,6 @@ __getattr__ = lazy_names(
         "gguf": "from_gguf to_gguf",
         "hf.read": "from_hf",
         "hf.write": "losses to_hf",
-        "vocab": "ChatTemplate TokenType Vocab VocabKind",
+        "vocab": "ChatTemplate TokenType Vocab VocabKind with_codes",
     },
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Literal
 
@@ -101,6 +101,20 @@ class Vocab:
     def template(self) -> str | None:
         """The default chat template."""
         return next((t.text for t in self.templates if t.name == "default"), None)
+
+
+def with_codes(vocab: Vocab, names: Sequence[str]) -> Vocab:
+    """The tokens followed by those of codes or of other inputs, as the reference converter writes a model's that
+    speaks: without a chat template, and of Unigram's without special tokens (conversion/qwen3tts.py, pockettts.py
+    `set_vocab`, llama.cpp b11549)."""
+    unigram = vocab.kind == VocabKind.UNIGRAM
+    types = [*(vocab.types or [TokenType.NORMAL] * len(vocab)), *[TokenType.CONTROL] * len(names)]
+    scores = [*vocab.scores, *[NO_SCORE if unigram else 0.0] * len(names)] if vocab.scores else ()
+    lost = ("the chat template: a model that speaks has none in a GGUF",) if vocab.templates else ()
+    losses = (*vocab.losses, *lost)
+    if unigram:
+        vocab = replace(vocab, special={}, add={"bos": False, "eos": False}, pre="default")
+    return replace(vocab, tokens=[*vocab.tokens, *names], types=types, scores=scores, templates=(), losses=losses)
 
 
 def check_size(count: int, field: str) -> int:

@@ -14,7 +14,7 @@ import hashlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +32,9 @@ from weighbridge.io.location import open_source, path_text
 from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
 from weighbridge.models.locate import DCP_DATA, DCP_METADATA
+from weighbridge.models.model import data_elsewhere
 from weighbridge.models.open import ALONE, open_model
+from weighbridge.reports.links import check_links
 from weighbridge.reports.options import FILE_ALGORITHMS, HashOptions
 
 if TYPE_CHECKING:
@@ -104,8 +106,11 @@ class ModelDigest:
 
 @dataclass(frozen=True, repr=False)
 class HashReport:
+    """`notes`: files whose data is in other files, which aren't hashed."""
+
     files: tuple[FileDigest, ...] = ()
     models: tuple[ModelDigest, ...] = ()
+    notes: tuple[str, ...] = ()
     schema: str = "weighbridge/hash/1"
 
     def __repr__(self) -> str:
@@ -126,7 +131,16 @@ def hash(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], optio
         return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs, progress=progress) for p in paths))
     files = [file for path in paths for file in files_of(resolve_path(path))]
     tally = Tally(sum(file.stat().st_size for file in files), progress)
-    return HashReport(files=tuple(map_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), files, jobs)))
+    digests = tuple(map_parallel(lambda f: hash_file(f, algo, tally.of(f.name)), files, jobs))
+    return HashReport(digests, notes=tuple(not_covered(files)))
+
+
+def not_covered(files: Collection[Path]) -> Iterator[str]:
+    """Yields a note on each file whose data is in other files that aren't among these."""
+    for file in files:
+        if missing := [path.name for path in data_elsewhere(file) if path not in files]:
+            names = ", ".join(missing[:4])
+            yield f"{path_text(file)} has its data in other files, which its digest doesn't cover: {names}"
 
 
 class Tally:
@@ -153,9 +167,11 @@ class Tally:
 
 def files_of(path: Path) -> list[Path]:
     """Returns the file, or all files in a folder except hidden ones and those in hidden folders, sorted. The list of a
-    distributed checkpoint has a hidden name and counts."""
+    distributed checkpoint has a hidden name and counts. Raises LinkOutsideError for a training checkpoint with a link
+    out of its folder."""
     if not path.is_dir():
         return [path]
+    check_links(path)
     files = [p for p in path.rglob("*") if p.is_file()]
     lists = {p.with_name(DCP_METADATA) for p in files if p.name.endswith(DCP_DATA)}
     hidden = (any(x.startswith(".") for x in (p.parent if p in lists else p).relative_to(path).parts) for p in files)

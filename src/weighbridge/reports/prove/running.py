@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.words import plural
+from weighbridge.containers.torch.tree import FORMATS
 from weighbridge.io.location import RemotePath, open_source
 from weighbridge.models.clients import client_of, loads
 from weighbridge.models.joined_folder import linked_folder
+from weighbridge.models.model import open_weights
 from weighbridge.reports.prove import predictions
 from weighbridge.reports.prove.bounds import RunBounds
 from weighbridge.reports.prove.model import Progress, ProveCheck, Verdict
@@ -124,9 +126,19 @@ def _obstacle(model: OpenModel) -> str:
         return f"{model.place.path} isn't on this machine: wb fetch it first"
     if model.place.merged:
         return f"{reader} would run {model.place.path} without its adapter: convert it first"
+    if reader != "llama.cpp" and _as_trained(model):
+        return f"{model.place.path} is a training checkpoint, which {reader} can't run: wb convert it to a folder first"
     if reader != "llama.cpp" and not model.config:
         return f"{model.place.path} has no config.json, without which {reader} can't run it"
     return loads(model).why
+
+
+def _as_trained(model: OpenModel) -> bool:
+    """Whether the files of a model have it in parts, or under other names, as trainers write them."""
+    if model.place.parts or model.left_out or model.format not in FORMATS:
+        return model.place.parts or bool(model.left_out)
+    with open_weights(model.place.path) as stored:
+        return stored.index.by_name.keys() != model.index.by_name.keys()
 
 
 def _pair(a: OpenModel, b: OpenModel, runtime_a: RuntimeProcess, runtime_b: RuntimeProcess) -> ModelPair:

@@ -6,6 +6,7 @@ sign(model, key="key.pem") -> SignReport      hashes every file, signs the list,
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -19,6 +20,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.io.location import check_local, path_text
 from weighbridge.io.sink import check_target, write_file
+from weighbridge.models.model import data_elsewhere
 from weighbridge.reports.signature.bundle import signed_message, write_bundle
 from weighbridge.reports.signature.manifest import (
     GIT_PATHS,
@@ -110,6 +112,9 @@ def files_to_sign(path: Path, options: SignOptions) -> tuple[Listing, tuple[str,
     path.stat()  # raises the system's own error
     if options.ignore and not path.is_dir():
         raise UsageError(f"--ignore applies to a folder, and {path} is a file")
+    if others := data_elsewhere(path):
+        raise UsageError(f"{path} has its data in other files: {', '.join(file.name for file in others[:4])}",
+                         hint=f"sign its folder: wb sign {shlex.quote(str(path.parent))}")  # fmt: skip
     own_file = within(path, signature_path(path, options)) if path.is_dir() else ()
     ignored = tuple(sorted({*GIT_PATHS, *inner_names(options.ignore), *own_file}))
     listing = list_files(path, ignored, options.allow_symlinks)

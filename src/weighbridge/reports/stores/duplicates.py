@@ -9,6 +9,7 @@ from typing import Final
 
 from weighbridge.base.records import dataclass
 from weighbridge.io.sink.share import SharedFile, share
+from weighbridge.reports.links import links_outside
 from weighbridge.reports.stores.files import StoreFile, same_size, store_files, total
 from weighbridge.reports.stores.forms import Forms, forms_of
 from weighbridge.reports.stores.leftovers import Leftover, leftovers
@@ -70,6 +71,7 @@ def usage(paths: Sequence[str | os.PathLike[str]] = (), *, progress: Progress | 
     compared, unless a store names them by digest; so are models with equal architecture, size and type."""
     roots, unreadable = roots_of(paths), list[str]()
     files = store_files(roots, unreadable)
+    unreadable += links_outside(map(Path, paths))
     by_root = tuple(StoreUsage(p.store, str(p.root), *total(_files_in(p, files, roots))) for p in roots)
     unused = leftovers(files, roots, unreadable)
     duplicates = _duplicates(files, unreadable, progress)

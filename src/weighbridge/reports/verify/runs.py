@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.base import Severity
-from weighbridge.containers.formats import ZERO_MODEL, ZERO_OPTIMIZER
+from weighbridge.containers.formats import ZERO_OPTIMIZER
+from weighbridge.models.locate import TENSORRT
+from weighbridge.models.tensor_parallel.rank_set import WHOLE
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
     from weighbridge.containers.base import Index
     from weighbridge.containers.torch.megatron import MegatronFault
-    from weighbridge.containers.torch.zero import ZeroFault
+    from weighbridge.containers.torch.zero.join import ZeroFault
     from weighbridge.models.runs import TrainingRun
 
 
@@ -51,10 +53,11 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
     folders: list[tuple[Path, list[RepoFile]]] = []  # with parts of processes; universal checkpoints have none
     for name, members in repo.folders.items() if not repo.single else ():
         if any(f.base.endswith(ZERO_OPTIMIZER) for f in members):
-            folders.append((repo.root / name, [f for f in members if f.base.endswith((ZERO_MODEL, ZERO_OPTIMIZER))]))
+            folders.append((repo.root / name, list(members)))
     if not folders:
         return
-    from weighbridge.containers.torch import zero
+    from weighbridge.containers.torch.zero import files as zero
+    from weighbridge.containers.torch.zero import join
     from weighbridge.models.zero import read_states
 
     for folder, parts in folders:
@@ -64,17 +67,17 @@ def _faults(repo: Repo) -> Iterator[ZeroFault]:
         indexes = [f.index for name in files for f in parts if f.base == name and f.index is not None]
         path = str(folder)
         if len(indexes) < len(files):  # other rules report files that can't be read
-            yield zero.ZeroFault("unread", "not every file can be read", path)
+            yield join.ZeroFault("unread", "not every file can be read", path)
             continue
         try:
-            found = read_states(indexes).parts()
-            faults = list(zero.faults(found))
+            states = read_states(indexes)
+            faults = list(join.faults(states.parts()))
             yield from (fault if fault.path else fault._replace(path=path) for fault in faults)
             if not faults:
-                zero.join(found)
+                join.join(states.parts(), states.copies)
         except (FormatError, UnsupportedError) as error:
             reason = str(error).partition("\n")[0]
-            yield zero.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
+            yield join.ZeroFault("sizes", reason, getattr(error, "path", None) or path)
 
 
 def _rank_sets(repo: Repo) -> Iterator[tuple[str, list[Index | None], str]]:
@@ -136,11 +139,9 @@ def unreadable_archive(repo: Repo) -> Iterator[Flaw]:
         yield Flaw(message, repo.path, hint=error.hint, offset=getattr(error, "offset", None))
 
 
-def ranks_of_tensorrt(repo: Repo) -> Iterator[Flaw]:
-    """The error for which the ranks of a TensorRT-LLM checkpoint can't be joined."""
-    from weighbridge.models.locate import TENSORRT
-
-    if repo.single or TENSORRT not in repo.names:
+def _unjoined(ending: str, repo: Repo) -> Iterator[Flaw]:
+    """The error for which the ranks' files of a folder can't be joined. `ending`: of the name of one of them."""
+    if repo.single or not any(name.endswith(ending) for name in repo.names):
         return
     from weighbridge.models.model import open_weights
 
@@ -158,7 +159,12 @@ def arrays_of_orbax(repo: Repo) -> Iterator[Flaw]:
 
 RULES: Final = (
     Check("archive/broken", Severity.ERROR, "the archives around a model can be read", unreadable_archive),
-    Check("tensorrt/ranks", Severity.ERROR, "the ranks of TensorRT-LLM are complete and fit", ranks_of_tensorrt),
+    Check(
+        "tensorrt/ranks", Severity.ERROR, "the ranks of TensorRT-LLM are complete and fit", partial(_unjoined, TENSORRT)
+    ),
+    Check(
+        "shares/ranks", Severity.ERROR, "the ranks' shares of experts are complete and fit", partial(_unjoined, WHOLE)
+    ),
     Check("orbax/arrays", Severity.ERROR, "the arrays of Orbax's checkpoints have all their chunks", arrays_of_orbax),
     Check("run/step", Severity.INFO, "which step of a training run is read by default", taken),
     Check("run/unfinished", Severity.WARNING, "every step of a training run was written to its end", unfinished),

@@ -6,6 +6,7 @@ packed                         the stored tensors that a packing makes
 logical                        logical tensors, which may be quantized: questions, decoding, casts
 moves                          reshape, slice, join, gather
 builders                       nodes that compute
+linear                         rows through a layer of a network
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from weighbridge.tensors.nodes.elementwise import (
     Scaled,
     Shift,
 )
+from weighbridge.tensors.nodes.linear import linear
 from weighbridge.tensors.nodes.logical import (
     T,
     as_node,
@@ -101,14 +103,14 @@ from weighbridge.tensors.nodes.quantized import (
 )
 
 __all__ = [
-    "AbsMax", "Bitcast", "Cast", "CastReport", "Concat", "Const", "Decode", "DecodePacked", "Elementwise", "Encode",
-    "Gather", "GlobalScalePacker", "IntCast", "LogicalTensor", "LowRank", "Node", "NormalizeRows", "PackedMember",
-    "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "Pairwise", "QuantizedTensor", "RescaleRows",
-    "RowOrder", "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose",
-    "UnpackBits", "UpgradeBlocks", "abs_max", "add_position", "apply_function", "as_bytes", "as_node", "bitcast",
-    "cast", "centered", "codes", "concat", "const", "decode", "flat_range", "gather", "is_plain", "is_stored_as",
-    "low_rank", "needs_decoding", "normalize_rows", "pack", "pack_with_global", "packed_in", "pairwise",
-    "provisional", "rescale_rows", "reshape", "round_ternary", "scaled", "shift", "slice_rows", "spread_ternary",
-    "stack", "storage_name", "stored_bytes", "strided", "swap_bytes", "transcode", "transpose", "upgrade_blocks",
-    "walk", "zeros",
+    "AbsMax", "Bitcast", "Cast", "CastReport", "Concat", "Const", "Decode", "DecodePacked", "Elementwise",
+    "Encode", "Gather", "GlobalScalePacker", "IntCast", "LogicalTensor", "LowRank", "Node", "NormalizeRows",
+    "PackedMember", "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "Pairwise",
+    "QuantizedTensor", "RescaleRows", "RowOrder", "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided",
+    "T", "Transcode", "Transpose", "UnpackBits", "UpgradeBlocks", "abs_max", "add_position", "apply_function",
+    "as_bytes", "as_node", "bitcast", "cast", "centered", "codes", "concat", "const", "decode", "flat_range",
+    "gather", "is_plain", "is_stored_as", "linear", "low_rank", "needs_decoding", "normalize_rows", "pack",
+    "pack_with_global", "packed_in", "pairwise", "provisional", "rescale_rows", "reshape", "round_ternary",
+    "scaled", "shift", "slice_rows", "spread_ternary", "stack", "storage_name", "stored_bytes", "strided",
+    "swap_bytes", "transcode", "transpose", "upgrade_blocks", "walk", "zeros",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 
 from weighbridge.base.errors import UsageError
+from weighbridge.models.arch.computed import FUNCTIONS
 from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.tables.expression import (
     call,
@@ -94,7 +95,7 @@ def _check_known(place: str, kind: str, names: Iterable[str], known: Collection[
 
 def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role]) -> None:
     place, layers = f"role.{role.name}", table.layers
-    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.unstacked, role.as_metadata)
+    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.filled, role.unstacked, role.as_metadata)
     for column in by_dialect:
         _check_known(place, "dialect", column, table.dialect)
     for dim in (*role.shape, *(dim for shape in role.shapes.values() for dim in shape)):
@@ -108,6 +109,9 @@ def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role]) -> No
     _check_known(f"{place}.tied", "role", filter(None, [role.tied]), roles)
     _check_known(f"{place}.copies", "role", filter(None, [role.copies]), roles)
     _check_known(f"{place}.written_with", "role", filter(None, [role.written_with]), roles)
+    if role.computed is not None:
+        _check_known(f"{place}.computed", "function", [role.computed.function], FUNCTIONS)
+        _check_known(f"{place}.computed", "role", role.computed.roles, roles)
     _check_known(place, "index", role.stacked, table.index)
     listed = role.shape == ("1",) or (role.kind == INTEGERS and len(role.shape) == 1)
     if role.as_metadata and not (listed and all("{" not in role.names.get(d, "{") for d in role.as_metadata)):
@@ -181,7 +185,9 @@ def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return (node.operand,)
     if (called := call(node)) is not None:
-        return () if called[0] in ("tensor", "key") and [type(constant(a)) for a in called[1]] == [str] else None
+        return (
+            () if called[0] in ("tensor", "key", "listed") and [type(constant(a)) for a in called[1]] == [str] else None
+        )
     return () if path(node) else None
 
 

@@ -34,6 +34,7 @@ _COLUMNS: Final = (
     "layout",
     "shapes",
     "zeros",
+    "filled",
     "unstacked",
     "as_metadata",
 )  # columns of a role that are keyed by dialect
@@ -150,7 +151,8 @@ def resolve(own: Document, library: TableLibrary | None = None) -> dict[str, Any
     classes: dict[str, dict[str, Any]] = {}
     for name, entry in entries.items():
         part: Document = next((c for c in table["architecture"].values() if c.get("model_type") == entry.part_type), {})
-        classes[name] = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
+        inherited = ("defaults", "null", "full_layers", "requires", "forbids")
+        classes[name] = {key: part[key] for key in inherited if key in part}
         copied = ("model_type", "aliases", "part", "part_type", "part_aliases")
         classes[name] |= {key: getattr(entry, key) for key in copied}
         classes[name]["prefix"] = entry.prefixes[0]
@@ -236,18 +238,23 @@ def _begin_role(name: str, row: Any, known: Mapping[str, Document]) -> Any:
 
 
 def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The roles, and after each one with `bias` its bias: like the matrix, but with one dimension."""
+    """The roles, and after each one with `bias` its bias: like the matrix, but with one dimension; a vector's has its
+    shapes. A row of the bias's name states what differs."""
+    stated = {f"{name}_bias" for name, role in roles.items() if isinstance(role, dict) and role.get("bias")}
     for name, role in roles.items():
+        if name in stated:
+            continue
         if not isinstance(role, dict) or not (group := role.get("bias")):
             yield name, role
             continue
         yield name, {key: value for key, value in role.items() if key != "bias"}
-        kept = {key: role[key] for key in ("layout", "when", "layers") if key in role}
+        shape, matrix, _ = str(role.get("shape", "")).partition(",")
+        kept = {key: role[key] for key in ("layout", "when", "layers", *(() if matrix else ["shapes"])) if key in role}
         texts = role.get("names", {}).items()
         names = {d: f"{text.removesuffix('weight')}bias" for d, text in texts if str(text).endswith("weight")}
-        shape = str(role.get("shape", "")).partition(",")[0]
         bias = {"kind": "bias", "shape": shape, "names": names, "after": name, **kept}
-        yield f"{name}_bias", bias if group is True else {**bias, "group": group}
+        bias = bias if group is True else {**bias, "group": group}
+        yield f"{name}_bias", overlaid(bias, roles.get(f"{name}_bias", {}))
 
 
 #: Ends of the names of a matrix's limits: of roles, and of tensors.

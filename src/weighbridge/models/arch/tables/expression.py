@@ -15,6 +15,7 @@ config, keys of a GGUF (without the architecture's name), sizes, or sets of laye
     feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
     key("block_size")                  whether a GGUF has this key, in conditions that identify a class
+    listed("expert_used_count")        whether a GGUF has a list under this key, in the same conditions
     rows("v.position_embd.weight")     first dimension of this tensor of a GGUF; `columns`: the second one
     not full, a and b, a or b          conditions and sets combined
     rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
@@ -260,7 +261,7 @@ class ArchView(Mapping[str, Any]):
 
     def shows(self, conditions: Iterable[str]) -> bool:
         """Whether a condition such as `key and not tensor("x")` holds: the key is set and not 0, the tensor exists.
-        `key("x")`: the key is set, be it to 0."""
+        `key("x")`: the key is set, be it to 0; `listed("x")`: to a list."""
         return any(self._holds(parse(condition)) for condition in conditions)
 
     def _holds(self, node: ast.expr) -> bool:
@@ -269,7 +270,9 @@ class ArchView(Mapping[str, Any]):
         if isinstance(node, ast.UnaryOp):
             return bool(self._names) and not self._holds(node.operand)
         if (called := call(node)) is not None:
-            name = constant(called[1][0])
-            return self.get(str(name)) is not None if called[0] == "key" else name in self._names
+            name = str(constant(called[1][0]))
+            if called[0] == "tensor":
+                return name in self._names
+            return hasattr(self.get(name), "__len__") if called[0] == "listed" else self.get(name) is not None
         value = self.get(path(node) or "")
         return value is not None and not (isinstance(value, int | float) and value == 0)

@@ -157,10 +157,18 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     group: Annotated[str | None, _doc("group whose tensors are all present or all absent")] = None
     tied: Annotated[str | None, _doc("role that replaces it if it is absent")] = None
     derived: Annotated[str | None, _doc("function that computes it from the config; it is not a weight")] = None
+    computed: Annotated[
+        str,
+        _doc(
+            "function that computes it from roles that only a folder has, `NAME(role, ...)`; no folder can be made of "
+            "it again"
+        ),
+    ] = ""
     shapes: Annotated[dict[str, str], _doc("shape in a dialect that has another one; `''`: a scalar")] = {}
     stacked: Annotated[Words, _doc("indices that no dialect's name has")] = []
     unstacked: Annotated[Words, _doc("dialects whose tensor has no separate axis for the indices")] = []
     zeros: Annotated[Words, _doc("dialects that hold zeros if it is absent")] = []
+    filled: Annotated[Words, _doc("dialects that hold the role in `tied` if it is absent, with its layout")] = []
     copies: Annotated[str | None, _doc("role of the same layer that it repeats; nothing computes with it")] = None
     token: Annotated[
         str | None, _doc("text of a token: a projector's copy of its row in the language model's embedding")
@@ -226,6 +234,7 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
     gaps: Annotated[bool, _doc("a GGUF may have 0 for layers without it, though the family writes one number")] = False
     sets: Annotated[ByKey, _doc("further settings of a config implied by a GGUF with this list")] = {}
     token: Annotated[str | None, _doc("text of the token whose id it is")] = None
+    each: Annotated[bool, _doc("one key for each entry of an object, `NAME.ENTRY`")] = False
     first: Annotated[bool, _doc("written before the general keys, or before the tokenizer's")] = False
     leading: Annotated[bool, _doc("a key of the tokenizer, written before the general keys")] = False
     last: Annotated[bool, _doc("written after all keys of the tokenizer")] = False
@@ -377,6 +386,10 @@ class VocabularySizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokenizer]`: treatment of tokenizers by the reference converter that is specific to the family's classes."""
 
+    absent: Annotated[bool, _doc("the classes have no tokenizer: a vocoder's tokens are codes")] = False
+    codes: Annotated[
+        str, _doc("key of the effective config with names of codes: tokens behind those of the tokenizer, no template")
+    ] = ""
     rank_file: Annotated[str, _doc("file of tiktoken ranks whose name other models use for another format")] = ""
     add_prefix_space: Annotated[
         Literal["", "first", "tokens", "last"],

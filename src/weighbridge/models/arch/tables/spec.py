@@ -58,6 +58,14 @@ class LayoutCall:
         return f"{self.layout}({','.join(self.symbols)})"
 
 
+@dataclass(frozen=True, slots=True)
+class ComputedCall:
+    """A function of `models/arch/computed.py` by name, and the roles that it takes."""
+
+    function: str
+    roles: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Role:
     """One logical tensor, or one per index, and its name in each dialect. The fields are those of `schema.RoleEntry`;
@@ -76,6 +84,7 @@ class Role:
     unstacked: tuple[str, ...] = ()
     stacked: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     as_metadata: tuple[str, ...] = ()
     copies: str | None = None
@@ -83,6 +92,12 @@ class Role:
     token: str | None = None
     batch_norm: bool = False
     written_with: str | None = None
+    computed: ComputedCall | None = None
+
+    @property
+    def read_with(self) -> tuple[str, ...]:
+        """The roles with whose tensors of a folder the reference converter reads it."""
+        return self.computed.roles if self.computed else (self.copies or self.written_with or self.name,)
 
     @property
     def optional(self) -> bool:
@@ -188,13 +203,15 @@ def placeholders(template: str) -> list[str]:
 def build_role(name: str, entry: RoleEntry) -> Role:
     try:
         layouts = {dialect: layout_call(text) for dialect, text in entry.layout.items()}
+        called = expression.call(expression.parse(entry.computed)) if entry.computed else None
         shape, shapes = dimensions(entry.shape), {d: dimensions(shape) for d, shape in entry.shapes.items()}
     except UsageError as error:
         raise UsageError(f"role.{name}: {error}") from None
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
-        tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes, tuple(entry.as_metadata),
-        entry.copies, entry.gguf_dtype, entry.token, entry.batch_norm, entry.written_with,
+        tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), tuple(entry.filled), shapes,
+        tuple(entry.as_metadata), entry.copies, entry.gguf_dtype, entry.token, entry.batch_norm, entry.written_with,
+        ComputedCall(called[0], tuple(map(ast.unparse, called[1]))) if called else None,
     )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""DeepSpeed's ZeRO checkpoints: their files, their parts, the rules that join these."""

@@ -1,0 +1,127 @@
+"""What the GGUF of a decision model has besides its base model's: the rows or matrices by which it decides, keys, and
+the prompt. Follows conversion/lev.py, pplx_decider.py, qwen.py `OpenJevModel`, lfm2.py `D1Model` (llama.cpp b11549)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.containers.gguf.values import KV
+from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.models.arch.tables.values import integer
+from weighbridge.models.config.keys import LAST, value_at
+from weighbridge.models.decision import QUESTIONS, Decision, Readout
+from weighbridge.models.model import OpenModel, open_weights
+from weighbridge.models.tokenizer.gguf import TEMPLATE, TEMPLATES
+from weighbridge.tensors.nodes import LogicalTensor, concat, slice_rows, zeros
+
+NAME: Final = "systemone"
+_OUTPUT: Final = "output.weight"
+_SCORES: Final = "cls.output."
+_PARTS: Final = ("q", "k")
+
+
+def of_class(model: OpenModel, decision: Decision | None) -> OpenModel:
+    """The model with the class of its base model in its config, if that doesn't name it, and with the files of its
+    tokenizer, if they are in a folder of their own."""
+    if decision is None or not (decision.row.class_ or decision.row.tokenizer):
+        return model
+    row, start = decision.row, f"{decision.row.tokenizer}/"
+    config = {**model.config, **({"architectures": [row.class_]} if row.class_ else {})}
+    names = [name for name in decision.place.names() if row.tokenizer and name.startswith(start)]
+    files = {name.removeprefix(start): decision.place.read(name, TOKENIZER_JSON) for name in names}
+    texts = {name: content for name, content in files.items() if content is not None}
+    return replace(model, texts={**model.texts, **texts, "config.json": json.dumps(config).encode()})
+
+
+def tensors_of(decision: Decision, model: OpenModel) -> dict[str, LogicalTensor]:
+    """The tensors by which it decides, under a GGUF's names. Their files stay open with the model. Raises FormatError
+    if they don't fit."""
+    if decision.row.readout is not None:
+        return {_OUTPUT: _scattered(decision, decision.row.readout, model)}
+    if not decision.row.pointer:
+        return {}
+    path = decision.path(decision.row.pointer)
+    head = open_weights(path).logical
+    names = [f"head.{part}.{end}" for part in _PARTS for end in ("weight", "bias")]
+    width, rows = model.sizes["N"], integer(_head_of(decision)["head_dim"], "head_dim", 1)
+    shapes = {name: (rows, width) if name.endswith("weight") else (rows,) for name in names}
+    if (found := {name: node.spec.shape for name, node in head.items()}) != shapes:
+        raise FormatError("isn't a pointer head of the model", path=str(path), expected=shapes, found=found)
+    joined = {end: concat([head[f"head.{part}.{end}"] for part in _PARTS]) for end in ("weight", "bias")}
+    return {f"{_SCORES}{end}": node for end, node in joined.items()}
+
+
+def _head_of(decision: Decision) -> Mapping[str, Any]:
+    """The numbers next to the tensors of a pointer head."""
+    with open_weights(decision.path(decision.row.pointer)) as head:
+        return dict(head.metadata)
+
+
+def _scattered(decision: Decision, readout: Readout, model: OpenModel) -> LogicalTensor:
+    """The readout's rows as those of its tokens, in an output of zeros."""
+    path, tokens = decision.path(readout.file), decision.value(readout.tokens)
+    matrix, rows, width = open_weights(path).logical.get(readout.tensor), model.sizes["V"], model.sizes["N"]
+    ids = [integer(token, readout.tokens, 0, rows - 1) for token in tokens] if isinstance(tokens, list) else []
+    if matrix is None or matrix.spec.shape != (len(ids), width) or len({*ids}) != len(ids) or not ids:
+        found = None if matrix is None else matrix.spec.shape
+        raise FormatError(
+            "isn't a readout with a row for each label", path=str(path), expected=(len(ids), width), found=found
+        )
+    parts: list[LogicalTensor] = []
+    end = 0
+    for token, row in sorted((token, row) for row, token in enumerate(ids)):
+        if token > end:
+            parts.append(zeros((token - end, width), matrix.spec.dtype))
+        parts.append(slice_rows(matrix, row, (1, width)))
+        end = token + 1
+    if end < rows:
+        parts.append(zeros((rows - end, width), matrix.spec.dtype))
+    return concat(parts)
+
+
+def with_sizes_of_images(
+    keys: dict[str, KV], decision: Decision | None, preprocessor: Mapping[str, Any]
+) -> dict[str, KV]:
+    """Inserts the fewest and most pixels of an image, by its processor's config, behind the towers' other keys."""
+    if decision is None or not decision.row.sizes_of_images:
+        return keys
+    sides = {"min": "shortest_edge", "max": "longest_edge"}  # numbers of pixels, by their names in transformers
+    stated = {end: integer(value_at(preprocessor, ["size", side]), f"size.{side}", 1) for end, side in sides.items()}
+    added = {f"clip.vision.image_{end}_pixels": KV("u32", pixels) for end, pixels in stated.items()}
+    return _before_last(keys, added)
+
+
+def add_keys(draft: PlanBuilder, decision: Decision | None, architecture: str) -> None:
+    """Inserts its keys behind the architecture's, and its prompt behind the tokenizer's."""
+    if decision is None:
+        return
+    start = f"{architecture}.decision."
+    keys = {f"{start}type": KV("str", decision.row.type)}
+    temperatures: dict[str, Any] = dict(decision.temperatures())
+    if decision.row.pointer:
+        head = _head_of(decision)
+        keys[f"{architecture}.embedding_length_out"] = KV("u32", len(_PARTS) * integer(head["head_dim"], "head_dim", 1))
+        temperatures |= dict.fromkeys(QUESTIONS, head.get("temperature"))
+    if decision.row.in_table:
+        keys, temperatures = {}, {}
+    keys |= {f"{start}temperature.{name}": KV("f32", value) for name, value in temperatures.items()}
+    out = _before_last(draft.metadata, keys)
+    if any(key.startswith("tokenizer.ggml.tokens") for key in out):
+        out |= {f"{TEMPLATE}.{NAME}": KV("str", decision.template), TEMPLATES: KV("arr[str]", [NAME])}
+    draft.metadata = out
+    draft.requested |= {"tie_word_embeddings"} if decision.row.readout else set()
+    draft.notes.append(f"a decision model, {decision.name}: with its prompt for llama.cpp's server")
+
+
+def _before_last(metadata: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys with these behind the architecture's."""
+    out: dict[str, Any] = {}
+    for key, value in metadata.items():
+        out |= added if key == LAST else {}
+        out[key] = value
+    return out

@@ -1,0 +1,49 @@
+"""Classes that no GGUF of llama.cpp's graphs can be made of: the error has the reason and the next step, and other
+targets keep every tensor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import weighbridge as wb
+from weighbridge.base.errors import UnsupportedError
+
+REASONS = {
+    "BambaForCausalLM": "computes something else from the reference converter's files",
+    "BitNetForCausalLM": "computes SiLU in place of its squared ReLU",
+    "UltravoxModel": "its language model is another model",
+}
+
+
+@pytest.fixture(params=REASONS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    names = ("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight")
+    source = tmp_path / request.param
+    source.mkdir()
+    save_file({n: rng.standard_normal((8, 8), np.float32) for n in names}, source / "model.safetensors")
+    (source / "config.json").write_text(json.dumps({"architectures": [request.param], "model_type": "other"}))
+    return source
+
+
+def test_a_gguf_is_refused_with_the_reason_and_the_next_step(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=folder.name) as refused:
+        wb.convert(folder, tmp_path / "a.gguf")
+    assert REASONS[folder.name] in (refused.value.hint or "")
+    assert "wb convert SRC DST" in (refused.value.hint or "")
+    assert not (tmp_path / "a.gguf").exists()
+
+
+def test_other_targets_keep_every_tensor(folder: Path, tmp_path: Path) -> None:
+    original = load_file(folder / "model.safetensors")
+    wb.convert(folder, tmp_path / "a.safetensors")
+    wb.rename(folder, tmp_path / "b.safetensors", add_prefix="lm.")
+    copied, renamed = load_file(tmp_path / "a.safetensors"), load_file(tmp_path / "b.safetensors")
+    assert copied.keys() == original.keys()
+    assert renamed.keys() == {f"lm.{name}" for name in original}
+    assert all(np.array_equal(copied[n], a) and np.array_equal(renamed[f"lm.{n}"], a) for n, a in original.items())
