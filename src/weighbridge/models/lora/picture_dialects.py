@@ -113,14 +113,14 @@ def denoiser_changes(lora: LocatedLora, dialect: str) -> Iterator[NamedChange]:
     kind = "unet" if lora.table.names.class_name.startswith("UNet") else "transformer"
     to_diffusers = lora.table.trained if dialect == "kohya" else dialect != "comfy"
     prefix = {"kohya": "lora_unet_", "comfy": "diffusion_model."}.get(dialect, f"{kind}.")
-    changes = [(_name(one, lora.diffusers), one.change) for one in lora.changes]
+    changes = [(module_name(one, lora.diffusers), one.change) for one in lora.changes]
     if to_diffusers != lora.diffusers:
         changes = [*(split_for_diffusers(lora) if to_diffusers else fused_for_file(lora))]
     for module, change in changes:
         yield NamedChange(prefix, module.replace(".", "_") if dialect == "kohya" else module, change)
 
 
-def _name(one: LocatedChange, diffusers: bool) -> str:
+def module_name(one: LocatedChange, diffusers: bool) -> str:
     place = one.place
     template = place.row.diffusers[place.part] if diffusers else place.row.original
     return filled(template, place.numbers).removesuffix(".weight")
