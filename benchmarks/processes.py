@@ -1,5 +1,6 @@
-"""Whole processes beside llama-quantize, by type, as Markdown: `processes.py ROUNDS [BILLIONS]`, the weights of the
-model. Files are compared. The peer runs once: it takes minutes, and other load hardly changes the processor's seconds.
+"""Whole processes beside llama-quantize, by type, as Markdown: `processes.py ROUNDS [BILLIONS [TYPE ...]]`, the weights
+of the model and some of the types. Files are compared. The peer runs once: it takes minutes, and other load hardly
+changes the processor's seconds.
 """
 
 from __future__ import annotations
@@ -7,13 +8,12 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -73,28 +73,32 @@ def judged(what: str, missed: list[str]) -> str:
     return f"- **missed**: {what}: {', '.join(missed)}" if missed else f"- reached: {what}"
 
 
-def main(rounds: int, billions: float, work: Path) -> None:
+def main(rounds: int, billions: float, names: Sequence[str], work: Path) -> None:
     made = makings.llama(work / "model", 2 * billions)
     source, target, peer = work / "source.gguf", work / "ours.gguf", work / "theirs.gguf"
     command = [sys.executable, "-m", "weighbridge", "-q", "convert", made, source, "--dtype", "bf16"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    shutil.rmtree(made)
     print(f"## quantize-processes\n\nA GGUF of {billions:g} billion weights in bf16, its pages in memory, by whole")
-    print("processes on two threads: seconds, and those of the processor. Beside them a copy of what is written.\n")
-    print(
-        "| type | ours, two threads | processor | one thread | llama-quantize | processor | times less | cp + fsync |"
-    )
-    print("|---|" + "--:|" * 7)
+    print("processes on two threads: seconds, and those of the processor. Beside them ours from the folder of the same")
+    print("model, and a copy of what is written.\n")
+    columns = ("type", "ours, two threads", "processor", "one thread", "from the folder, processor", "llama-quantize",
+               "processor", "times less", "cp + fsync")  # fmt: skip
+    print(f"| {' | '.join(columns)} |")
+    print("|---|" + "--:|" * 8)
     slow, apart, behind = [], [], []
-    for name in (*SEARCHED, *PLAIN):
+    for name in names:
         runs = [(ours(source, target, name, 2), copied(target), ours(source, target, name, 1)) for _ in range(rounds)]
         two, copy, one = (middle(list(column)) for column in zip(*runs, strict=True))
         other = theirs(source, peer, name)
         if peer.read_bytes() != target.read_bytes():
             raise SystemExit(f"{name}: other bytes than llama-quantize's")
+        folder = ours(made, target, name, 2)
         times = other.processor / two.processor
-        print(f"| {name} | {two.wall:.2f} s | {two.processor:.2f} s | {one.wall:.2f} s | {other.wall:.1f} s "
-              f"| {other.processor:.1f} s | {times:.1f} | {copy.wall:.2f} s |", flush=True)  # fmt: skip
+        print(
+            f"| {name} | {two.wall:.2f} s | {two.processor:.2f} s | {one.wall:.2f} s | {folder.processor:.2f} s "
+            f"| {other.wall:.1f} s | {other.processor:.1f} s | {times:.1f} | {copy.wall:.2f} s |",
+            flush=True,
+        )
         scale, share = one.wall / two.wall, copy.wall / two.wall
         slow += [f"{name} {times:.1f}x of {SEARCHED[name]}x"] if times < SEARCHED.get(name, 0) else []
         apart += [f"{name} {scale:.2f}"] if name in SEARCHED and scale < SCALED else []
@@ -106,6 +110,6 @@ def main(rounds: int, billions: float, work: Path) -> None:
 
 if __name__ == "__main__":
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    rounds, billions = (*sys.argv[1:], *("2", "1")[len(sys.argv) - 1 :])
+    rounds, billions, *names = (*sys.argv[1:], *("2", "1")[len(sys.argv) - 1 :])
     with tempfile.TemporaryDirectory(prefix="wb-bench-") as folder:
-        main(int(rounds), float(billions), Path(folder))
+        main(int(rounds), float(billions), names or [*SEARCHED, *PLAIN], Path(folder))

@@ -205,7 +205,7 @@ def header_section(work: Path) -> Section:
         "safetensors-header",
         "Open a Safetensors file of 100,000 tensors and list them.",
         {"weighbridge": task("wb-open", path, warm), "safetensors": task("safe-open", path, warm)},
-        [faster("safetensors", 1)],
+        [faster("safetensors", 3)],
         rounds=9,
     )
 

@@ -275,6 +275,14 @@ void unpack_awq(Bytes src, MutableBytes out) {
   kernels().unpack_awq(src.data, out.data, n);
 }
 
+void awq_by_rows(size_t words, Bytes src, MutableBytes out) {
+  need(words > 0 && words <= src.size / 32, "no rows of words");
+  const size_t rows = whole("src", src, words * 32);
+  need_size("out", out, src.size);
+  need_apart(out, src);
+  kernels().awq_by_rows(src.data, out.data, rows, words);
+}
+
 void transpose(size_t size, size_t rows, size_t columns, Bytes src, size_t src_stride, MutableBytes out,
                size_t out_stride) {
   need(size == 1 || size == 2 || size == 4 || size == 8, "elements of 1, 2, 4 or 8 bytes");

@@ -55,6 +55,7 @@ void pack_codes(int bits, Bytes src, MutableBytes out);
 void split(const char* dtype, Bytes src, MutableBytes codes, MutableBytes scales, MutableBytes biases);
 void join(const char* dtype, int bits, size_t group, Bytes codes, Bytes scales, Bytes offsets, MutableBytes out);
 void unpack_awq(Bytes src, MutableBytes out);
+void awq_by_rows(size_t words, Bytes src, MutableBytes out);
 // Rows of `columns` elements to rows of `rows`; both may be parts of wider matrices, as the strides say.
 void transpose(size_t size, size_t rows, size_t columns, Bytes src, size_t src_stride, MutableBytes out,
                size_t out_stride);

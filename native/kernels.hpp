@@ -183,6 +183,8 @@ struct Stream {
   X(void, pack_codes, (int bits, const u8* src, u8* dst, size_t n))                                                     \
   /* n words of eight nibbles, columns 0 2 4 6 1 3 5 7, to a byte each */                                               \
   X(void, unpack_awq, (const u8* src, u8* dst, size_t n))                                                               \
+  /* 8 * rows of such words to `rows` of 8 * words, which have the nibbles of eight rows each */                         \
+  X(void, awq_by_rows, (const u8* src, u8* dst, size_t rows, size_t words))                                             \
   X(void, transpose, (const Matrix& from, const u8* src, u8* dst, size_t dst_stride))                                   \
   /* src == dst is fine */                                                                                              \
   X(void, byteswap, (const u8* src, u8* dst, size_t n, u32 word))                                                       \

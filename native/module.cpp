@@ -257,6 +257,8 @@ NB_MODULE(_native, m) {
         "Codes of a little-endian bit stream, a byte each.");
   m.def("unpack_awq", calls::unpack_awq, "src"_a, "out"_a, Unlocked(),
         "Words of eight codes of four bits in AWQ's order, a byte each.");
+  m.def("awq_by_rows", calls::awq_by_rows, "words"_a, "src"_a, "out"_a, Unlocked(),
+        "Rows of `words` such words as words of the codes of eight rows each, in the order of the columns.");
   m.def("transpose", calls::transpose, "size"_a, "rows"_a, "columns"_a, "src"_a, "src_stride"_a, "out"_a, "out_stride"_a,
         Unlocked(), "A matrix of elements of `size` bytes, or a part of one, with rows and columns swapped.");
   m.def("regroups", calls::regroups, "operation"_a = "split", "Names of the block types that can be split, or joined.");

@@ -19,14 +19,12 @@ void gather_fixed(const u8* WB_RESTRICT src, const i64* WB_RESTRICT index, u8* W
   for (size_t i = 0; i < rows; ++i) memcpy(dst + i * size, src + size_t(index[i]) * size, size);
 }
 
-// Squares of 16 bytes a row, in registers: log2(side) rounds, each interleaving the first half of the rows with the second
-// (as load_columns does). Element by element takes five times as long, since each store touches another line.
-template <class T>
+// Squares of `side` elements a row, in registers: log2(side) rounds, each interleaving the first half of the rows with the
+// second (as load_columns does). Element by element takes five times as long, since each store touches another line.
+template <class T, size_t side>
 struct Square {
-  static constexpr size_t side = 16 / sizeof(T);
-
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
-  typedef T V __attribute__((vector_size(16)));
+  typedef T V __attribute__((vector_size(side * sizeof(T))));
 
   WB_INLINE V first(V a, V b) {
     if constexpr (side == 16)
@@ -69,10 +67,14 @@ struct Square {
 #endif
 };
 
+// The side of a square whose rows fill a register; at most sixteen, which is as many registers.
+template <class T>
+constexpr size_t side_of = 4 * WB_LANES / sizeof(T) < 16 ? 4 * WB_LANES / sizeof(T) : 16;
+
 // In blocks of 64 bytes a side, so that lines are read and written whole.
 template <class T>
 void transpose_of(const Matrix& from, const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t dst_stride) {
-  constexpr size_t side = Square<T>::side, block = 4 * side;
+  constexpr size_t side = side_of<T>, block = 64 / sizeof(T);
   for (size_t row = 0; row < from.rows; row += block)
     for (size_t column = 0; column < from.columns; column += block)
       for (size_t r = row; r < from.rows && r < row + block; r += side)
@@ -80,13 +82,39 @@ void transpose_of(const Matrix& from, const u8* WB_RESTRICT src, u8* WB_RESTRICT
           const u8* at = src + r * from.stride + c * sizeof(T);
           u8* to = dst + c * dst_stride + r * sizeof(T);
           if (r + side <= from.rows && c + side <= from.columns) {
-            Square<T>::move(at, from.stride, to, dst_stride);
+            Square<T, side>::move(at, from.stride, to, dst_stride);
             continue;
           }
           for (size_t i = 0; i < side && r + i < from.rows; ++i)
             for (size_t j = 0; j < side && c + j < from.columns; ++j)
               store(to + j * dst_stride, i, load<T>(at + i * from.stride, j));
         }
+}
+
+// Swaps the upper half of each `2 * width` bits of `a` with the lower half of those of `b`.
+template <u32 width, u32 mask>
+WB_INLINE void swap_halves(u32* WB_RESTRICT a, u32* WB_RESTRICT b, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const u32 differ = (a[i] >> width ^ b[i]) & mask;
+    b[i] ^= differ, a[i] ^= differ << width;
+  }
+}
+
+constexpr size_t AWQ_WORDS = 16;
+
+// Eight rows of up to sixteen words are squares of eight by eight nibbles, which are transposed in three rounds: word p then
+// has the nibbles p of the eight rows. In the order of their columns these words are rows of another matrix to transpose.
+WB_INLINE void awq_squares(const u8* src, size_t stride, size_t n, u8* dst) {
+  constexpr size_t side = WB_LANES < 8 ? 4 : 8, order[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // the nibble of each column
+  u32 from[8][AWQ_WORDS] = {}, by_column[8][AWQ_WORDS];
+  for (size_t r = 0; r < 8; ++r) memcpy(from[r], src + r * stride, n * 4);
+  for (size_t r = 0; r < 8; r += 2) swap_halves<4, 0x0F0F0F0F>(from[r], from[r + 1], AWQ_WORDS);
+  for (size_t r = 0; r < 8; r += r % 2 ? 3 : 1) swap_halves<8, 0x00FF00FF>(from[r], from[r + 2], AWQ_WORDS);
+  for (size_t r = 0; r < 4; ++r) swap_halves<16, 0x0000FFFF>(from[r], from[r + 4], AWQ_WORDS);
+  for (size_t c = 0; c < 8; ++c) memcpy(by_column[c], from[order[c]], sizeof by_column[c]);
+  for (size_t c = 0; c < 8; c += side)
+    for (size_t i = 0; i < AWQ_WORDS; i += side)
+      Square<u32, side>::move(reinterpret_cast<u8*>(&by_column[c][i]), sizeof by_column[c], dst + i * 32 + c * 4, 32);
 }
 
 // Four nibbles of 16 bits to the low halves of every other byte.
@@ -110,6 +138,18 @@ void unpack_awq(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const u32 word = load<u32>(src, i);
     store(dst, i, spread_nibbles(word & 0xFFFF) | spread_nibbles(word >> 16) << 8);
+  }
+}
+
+void awq_by_rows(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t rows, size_t words) {
+  for (size_t row = 0; row < rows; ++row, src += words * 32) {
+    size_t w = 0;
+    for (; w + AWQ_WORDS <= words; w += AWQ_WORDS, dst += AWQ_WORDS * 32) awq_squares(src + w * 4, words * 4, AWQ_WORDS, dst);
+    if (w == words) continue;
+    u8 rest[AWQ_WORDS * 32];
+    awq_squares(src + w * 4, words * 4, words - w, rest);
+    memcpy(dst, rest, (words - w) * 32);
+    dst += (words - w) * 32;
   }
 }
 

@@ -78,7 +78,7 @@ WB_INLINE F32 signed_code(F32 x) {
   return to_float(limit(nearest(x), -S.zero, S.zero - 1));
 }
 
-// Sums of one grid. Where it isn't `finer` than the plain one, no product is below -zero.
+// Sums of one grid. Unless it is `finer` than the plain one, no product rounds to less than -zero.
 template <const Signed& S, bool tame, bool finer, int P>
 WB_INLINE void signed_sums(const F32 (&x)[P][S.size], const F32 (&w)[P][S.size], const F32 (&wx)[P][S.size],
                            const F32 (&tried)[P], F32 (&sum_lx)[P], F32 (&sum_l2)[P]) {
@@ -110,7 +110,7 @@ WB_INLINE void signed_grids(const F32 (&x)[P][S.size], const F32 (&w)[P][S.size]
     const float grid = plain ? float(-S.zero) : -(float(S.zero) + 0.1f * float(k));
     F32 tried[P], sum_lx[P], sum_l2[P];
     for (int p = 0; p < P; ++p) tried[p] = splat(grid) / extreme[p];
-    if (k <= 0)
+    if (k <= 4)  // the extreme's product is at most -zero - 0.4, which rounds to -zero
       signed_sums<S, tame, false, P>(x, w, wx, tried, sum_lx, sum_l2);
     else
       signed_sums<S, tame, true, P>(x, w, wx, tried, sum_lx, sum_l2);

@@ -101,16 +101,17 @@ def test_the_check_sees_an_import() -> None:
 BUDGETS = {
     "--help": (9, 139),
     "identify {gguf}": (60, 165),
-    "inspect {gguf}": (107, 161),
-    "inspect {safetensors}": (113, 161),
-    "inspect {folder}": (113, 161),
+    "inspect {gguf}": (106, 161),
+    "inspect {safetensors}": (103, 161),
+    "inspect {folder}": (102, 161),
     "verify {gguf}": (203, 219),
     "hash {gguf}": (68, 186),
     "scan {safetensors}": (177, 181),
-    "convert {folder} {target} --dry-run": (239, 167),
-    "convert {gguf} {target}.safetensors --dry-run": (255, 167),
-    "quantize {folder} {target} Q4_K_M --dry-run": (254, 167),
-    "quantize {gguf} {target} Q4_K_M --dry-run": (220, 167),
+    "convert {folder} {target} --dry-run": (233, 167),
+    "convert {safetensors} {target}.npz --dry-run": (191, 167),
+    "convert {gguf} {target}.safetensors --dry-run": (185, 167),
+    "quantize {folder} {target} Q4_K_M --dry-run": (248, 167),
+    "quantize {gguf} {target} Q4_K_M --dry-run": (214, 167),
 }
 
 

@@ -279,3 +279,12 @@ def test_identify_says_of_a_vocabulary_what_it_knows(
     found = [line.split()[-1] for line in out.splitlines() if "has vocab" in line]
     assert found == ([said] if said else [])
     assert "byte order    little" in out
+
+
+@pytest.mark.parametrize(("environment", "wait"), [({}, "20"), ({"OPENBLAS_THREAD_TIMEOUT": "7"}, "7")])
+def test_threads_of_the_blas_sleep_soon_unless_the_user_wants_otherwise(environment: dict[str, str], wait: str) -> None:
+    code = "import os, weighbridge.cli.process as p; p.run(); print(os.environ['OPENBLAS_THREAD_TIMEOUT'])"
+    others = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
+    command = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=others | environment)
+    assert done.stdout.splitlines()[-1] == wait

@@ -28,14 +28,15 @@ import weighbridge as wb
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.spec import Spec
+from weighbridge.base.words import name_ends
 from weighbridge.containers.base import Entry
 from weighbridge.conversion.schemes import configs
 from weighbridge.conversion.schemes import table as schemes
 from weighbridge.io.source import BytesSource
 from weighbridge.models.parameter_count import count
-from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Group, Match, Solution
+from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Group, Match, PackingSchema, Solution
 from weighbridge.packings.schema.groups import companions, find
-from weighbridge.packings.schema.registry import SHIPPED
+from weighbridge.packings.schema.registry import SHIPPED, any_present
 from weighbridge.packings.schema.registry import schemas as registered
 from weighbridge.packings.unpacking import groups, probe
 from weighbridge.providers.dtypes import type_of
@@ -467,3 +468,13 @@ def docs_rows(packing: str) -> list[str]:
     """Rows of a packing on the page of supported packings, as the generator of the docs writes it."""
     generate = load_program(ROOT / "docs" / "generate.py")
     return [line for line in "\n".join(generate.supported()).split("\n") if f"`{packing}`" in line]
+
+
+@pytest.mark.parametrize("schema", SHIPPED, ids=lambda schema: schema.name)
+@pytest.mark.parametrize("module", ["m", "model.layers.0.a_module_with_a_name_longer_than_the_end_that_is_compared"])
+def test_a_packed_weight_is_seen_by_the_end_of_its_name(schema: PackingSchema, module: str) -> None:
+    names = [f"{module}.other.weight", f"{module}.bias"]
+    assert not any_present(names)
+    names.append(module + schema.suffix)
+    assert any_present(names)
+    assert any_present(names, name_ends(names))

@@ -178,22 +178,23 @@ WEIGHTED = np.ones((1, COLUMNS), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "importance", "cores", "options", "threads"),
+    ("dtype", "importance", "cores", "options", "threads", "limit"),
     [
-        pytest.param("BF16", None, 64, {}, 8, id="the disk is the limit"),
-        pytest.param("Q8_0", None, 64, {}, 8, id="rounded in the time of a copy"),
-        pytest.param("Q4_K", None, 64, {}, 48, id="Python's lock is the limit"),
-        pytest.param("Q4_0", WEIGHTED, 64, {}, 48, id="weights need a search"),
-        pytest.param("Q4_K", None, 12, {}, 12, id="cores"),
-        pytest.param("Q4_K", None, 2, {}, 2, id="few cores"),
-        pytest.param("Q4_K", None, 64, {"jobs": 5}, 5, id="as asked"),
-        pytest.param("Q4_K", None, 64, {"max_memory": 20}, 20, id="slabs in memory"),
-        pytest.param("Q4_K", None, 64, {"max_memory": 4}, 8, id="smaller slabs"),
+        pytest.param("BF16", None, 64, {}, 8, "enough for a disk", id="the disk is the limit"),
+        pytest.param("Q8_0", None, 64, {}, 8, "enough for a disk", id="rounded in the time of a copy"),
+        pytest.param("Q4_K", None, 64, {}, 48, "more would wait for Python's lock", id="Python's lock is the limit"),
+        pytest.param("Q4_0", WEIGHTED, 64, {}, 48, "more would wait for Python's lock", id="weights need a search"),
+        pytest.param("Q4_K", None, 12, {}, 12, "all cores", id="cores"),
+        pytest.param("Q4_K", None, 2, {}, 2, "all cores", id="few cores"),
+        pytest.param("Q4_K", None, 64, {"jobs": 5}, 5, "--jobs", id="as asked"),
+        pytest.param("Q4_K", None, 64, {"max_memory": 20}, 20, "as many as fit in --max-memory", id="slabs in memory"),
+        pytest.param("Q4_K", None, 64, {"max_memory": 4}, 8, "as many as fit in --max-memory", id="smaller slabs"),
     ],
 )
 def test_a_plan_has_as_many_threads_as_are_of_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, importance: Any, cores: int, options: Any, threads: int
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, importance: Any, cores: int, options: Any,
+    threads: int, limit: str,
+) -> None:  # fmt: skip
     """`max_memory`: in slabs of the plan of one thread."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     source = nodes.const(numbers("normal", 1 << 20, seed=3).reshape(-1, COLUMNS), F32)
@@ -203,6 +204,7 @@ def test_a_plan_has_as_many_threads_as_are_of_use(
     options = {**options, **({"max_memory": options["max_memory"] * slab} if "max_memory" in options else {})}
     plan = replace(alone, write=WriteOptions(**options))
     assert plan.workers == plan.describe()["threads"] == threads
+    assert plan.threads.limit == plan.describe()["threads_limit"] == limit
     assert plan.memory <= plan.write.memory
     if "max_memory" not in options:
         assert plan.memory == threads * slab

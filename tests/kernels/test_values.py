@@ -177,3 +177,16 @@ def test_codes_in_the_order_of_awq(path: str) -> None:
     np.testing.assert_array_equal(got[:8], np.arange(8))
     with pytest.raises(UsageError):
         kernels.unpack_awq(np.zeros(5, np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (8, 16), (16, 37), (40, 33)])
+def test_words_of_awq_by_rows(shape: tuple[int, int], path: str) -> None:
+    """Nibble r of word [i, c] is the code of row 8 i + r and column c."""
+    words = RNG.integers(0, 1 << 32, shape, dtype=np.uint32)
+    got = np.empty(words.nbytes, np.uint8)
+    kernels.awq_by_rows(words, got)
+    codes = kernels.unpack_awq(words.reshape(-1).view(np.uint8)).reshape(-1, 8, shape[1] * 8)
+    nibbles = got.view(np.uint32).reshape(len(codes), 1, -1) >> np.arange(0, 32, 4, dtype=np.uint32)[:, None] & 15
+    np.testing.assert_array_equal(nibbles, codes)
+    with pytest.raises(UsageError, match="don't become"):
+        kernels.awq_by_rows(words[:-1], got)

@@ -66,8 +66,8 @@ def family_model(name: str) -> tuple[Metadata, Tensors]:
     embedding = dict(slots).get("token_embd.weight")  # a draft may have its target's
     tokens = writing(recorded["config"])["vocab_size"] if embedding is None else embedding.shape[0]
     keys[f"{architecture}.vocab_size"] = KV("u32", tokens)
-    if architecture in TYPED:
-        types = dict(slots).get("token_types.weight")
+    types = dict(slots).get("token_types.weight")
+    if architecture in TYPED or (types and f"{architecture}.decision.type" in keys):
         keys["tokenizer.ggml.token_type_count"] = KV("u32", types.shape[0] if types else 1)
     return keys, slots
 

@@ -11,7 +11,7 @@ from tests.packings import makers
 from tests.packings.stored import of_numpy, values
 from tests.unpacked import unpack
 
-from weighbridge.base.dtypes import F16, Q4_0, Q8_0
+from weighbridge.base.dtypes import F16, F32, Q4_0, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.ggml_blocks import Q5_0
@@ -217,6 +217,29 @@ def test_as_mlx_affine_every_value_is_the_same(case: str) -> None:
     again = unpack(stored, {"quantization": {"bits": bits, "group_size": group}})["m.weight"]
     np.testing.assert_array_equal(values(again), made.values)
     assert (parts["scales"].spec.dtype is F16) == ("symmetric" in case)
+
+
+@pytest.mark.parametrize(("largest", "held"), [(8188, True), (-8188, True), (8192, False), (np.nan, False)])
+def test_scales_keep_their_type_if_it_holds_every_bias(largest: float, held: bool) -> None:
+    """-8 * 8188 is F16's least number."""
+    made = makers.gptq(4, symmetric=True)
+    scales = np.full((4, 96), 0.5, np.float16)
+    scales[3, 95] = largest
+    tensors = made.tensors | {"m.scales": of_numpy(scales, "F16")}
+    found = mlx_affine_bridge.as_affine(only(tensors))
+    assert found is not None
+    assert (found[2]["biases"].spec.dtype is F16) == (held or np.isnan(largest))
+    want = np.float32(-8) * scales.T.astype(np.float32)
+    np.testing.assert_array_equal(values(nodes.cast(found[2]["biases"], F32)), want)
+
+
+@pytest.mark.parametrize("group", [64, 40])
+def test_awq_of_any_group_reads_as_the_formula_says(group: int) -> None:
+    """Groups of whole words are read as words, others as bytes."""
+    made = makers.awq(inner=4 * group, group=group)
+    node = only(made.tensors)
+    np.testing.assert_array_equal(values(node), made.values)
+    assert (node.members["codes"].spec.shape == (96, group // 2)) == (group == 64)
 
 
 def test_act_order_is_no_mlx_affine() -> None:

@@ -164,7 +164,7 @@ def test_equals_the_reference(name: str, dtype: str, tmp_path: Path, judge: Judg
     [
         ("OpenJevModel", {"helper/shim.py": ""}),
         ("ClefModel", {"joint_head_config.json": "{}"}),
-        ("PplxDeciderModel", {"decision_config.json": "{}", "readout.safetensors": ""}),
+        ("PplxDeciderModel", {"decision_config.json": '{"temperature": 1}', "readout.safetensors": ""}),
     ],
 )
 def test_what_sees_equals_the_references(name: str, files: dict[str, str], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from weighbridge.base.dtypes import DType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape, Spec, spec_of
+from weighbridge.base.words import name_ends
 from weighbridge.io.source import Source
 
 
@@ -117,6 +118,10 @@ class Index:
     @cached_property
     def by_name(self) -> Mapping[str, Entry]:
         return {entry.name: entry for entry in self.entries}
+
+    @cached_property
+    def name_ends(self) -> frozenset[str]:
+        return name_ends(self.by_name)
 
     def __getitem__(self, name: str) -> Entry:
         return self.by_name[name]

@@ -40,6 +40,8 @@ OCDBT_FILE: Final = "manifest.ocdbt"
 OCDBT_MANIFEST, OCDBT_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 #: Distributed checkpoints of torch: `.metadata`, and the files with the data.
 DISTRIBUTED, DISTRIBUTED_DATA = "torch-dcp", "torch-dcp-data"
+#: Formats of PyTorch whose tensors are in a nested structure (containers/torch/tree.py).
+PYTORCH: Final = frozenset({"torch-zip", "torch-legacy", DISTRIBUTED})
 #: The ends of the names of DeepSpeed's files.
 ZERO_MODEL, ZERO_OPTIMIZER = "_model_states.pt", "_optim_states.pt"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")

@@ -27,7 +27,8 @@ from weighbridge.io.source import BytesSource
 from weighbridge.models.ctranslate2_roles import to_ctranslate2
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.whisper import ctranslate2 as whisper
-from weighbridge.models.whisper.source import form_of, read
+from weighbridge.models.whisper.forms import form_of
+from weighbridge.models.whisper.source import read
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.packings.write.ctranslate2 import Int8RowsOf
 from weighbridge.tensors.nodes import Node, pack, reshape

@@ -54,8 +54,7 @@ class OtherTemplate(Struct, frozen=True, forbid_unknown_fields=True):
 class DecisionRow(Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """A row of the table. `class_`: the class of its base model, if its config doesn't name it. `temperatures_from`: a
     file and the key of an object, `choice:A:small`. `pointer`: a file with the matrices of queries and keys. `one_of`:
-    its folder has one of these files. `in_table`: its family's table has its keys, and the blocks of its head.
-    `sizes_of_images`: the mmproj file has those of its processor."""
+    its folder has one of these files. `in_table`: its family's table has its keys, and the blocks of its head."""
 
     type: str
     template: str
@@ -71,7 +70,6 @@ class DecisionRow(Struct, frozen=True, forbid_unknown_fields=True, rename={"clas
     tokenizer: str = ""
     variant: OtherTemplate | None = None
     in_table: bool = False
-    sizes_of_images: bool = False
 
 
 class Decision(Struct, frozen=True):

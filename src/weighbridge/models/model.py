@@ -406,7 +406,7 @@ class OpenModel(Closing):
         """The packed weight that each stored tensor belongs to, by the name of the stored tensor."""
         from weighbridge.packings.schema.registry import any_present
 
-        if not any_present(self.stored):
+        if not any_present(self.stored, self.index.name_ends if self.nodes is None else None):
             return {}  # config.json isn't read
         from weighbridge.packings.unpacking import groups
 

@@ -90,7 +90,7 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
     try:
         if options.config is not None:
             model = describe_by(model, options.config)
-        if model.format == "safetensors" and any(entry.name.endswith(DFLOAT11) for entry in model.index.entries):
+        if model.format == "safetensors" and any(end.endswith(DFLOAT11) for end in model.index.name_ends):
             from weighbridge.models.dfloat11 import decoded  # late: few models are in its code
 
             model = decoded(model, lenient=options.all_parts)

@@ -18,8 +18,8 @@ import msgspec
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Entry, Index
-from weighbridge.containers.formats import DISTRIBUTED
-from weighbridge.containers.torch.tree import FORMATS, read_tree
+from weighbridge.containers.formats import DISTRIBUTED, PYTORCH
+from weighbridge.containers.torch.tree import read_tree
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped, RenamedTensors
 from weighbridge.unpickle.tree import Gap, TensorLeaf
@@ -106,7 +106,7 @@ class Classification(NamedTuple):
 
 def judge(index: Index) -> Classification:
     """Decides which tensors are weights, and which part the others belong to."""
-    if index.format not in FORMATS or len(index.files) == 0:
+    if index.format not in PYTORCH or len(index.files) == 0:
         return Classification({e.name: _by_name(e.name, flat=True) for e in index}, "")
     value = read_tree(index)
     parts = value if isinstance(value, dict) else {}
@@ -206,7 +206,7 @@ def is_training_checkpoint(index: Index) -> bool:
 
 def _may_be_nested(index: Index) -> bool:
     """Whether the names allow for a training checkpoint: a quick check before the pickle is read a second time."""
-    if index.format not in FORMATS or (len(index.files) != 1 and index.format != DISTRIBUTED):
+    if index.format not in PYTORCH or (len(index.files) != 1 and index.format != DISTRIBUTED):
         return False
     fronts = {e.name.partition(".")[0] for e in index}
     moments = any(e.name.rpartition(".")[2] in MOMENTS for e in index)
@@ -230,7 +230,7 @@ def with_parts(
     findings = tuple(
         f for f in index.findings if f.tensor is not None and f.tensor.partition(".")[0].lower() not in KEYS
     )
-    metadata = {} if index.format in FORMATS else index.metadata
+    metadata = {} if index.format in PYTORCH else index.metadata
     kept = replace(index, entries=tuple(named), metadata=metadata, findings=findings)
     nodes = None if model.nodes is None else RenamedTensors(model.nodes, {name: e.name for e, name in chosen})
     return replace(model, index=kept, nodes=nodes)
@@ -279,7 +279,7 @@ def left_out(index: Index, judged: Classification, kept: Collection[Extra]) -> t
         for verdict, entries in groups.items()
         if verdict.part not in kept
     ]
-    if index.format not in FORMATS:
+    if index.format not in PYTORCH:
         return tuple(dropped)
     listed = {judged.wrapper, *(d.name for d in dropped)}
     ordered = sorted(judged.verdicts)

@@ -9,7 +9,7 @@ symmetric schemes).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from weighbridge.base.dtypes import F32, U32
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import NoBlockForm, row_ranges
+from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.schema import affine
@@ -28,7 +28,9 @@ from weighbridge.tensors.nodes.base import Bytes, Node
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_CHUNK: Final = 1 << 18  # bytes of scales at a time: most tensors differ in the first of them
+# Bytes of scales at a time: most tensors differ in the first few of them. A transposed tensor is read whole each time.
+_FIRST: Final = 1 << 12
+_CHUNK: Final = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,7 @@ def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | No
     scales = nodes.reshape(node.members["scales"], (*node.spec.shape[:-1], node.spec.shape[-1] // packing.group))
     stored = {m: node.members[m] for m in ("scales", "zeros") if m in node.members}
     biases: Node = nodes.decode(QuantizedTensor(scales.spec.with_dtype(F32), _Bias(packing), stored))
-    rounded = nodes.cast(nodes.cast(biases, packing.scale_dtype), F32)
-    dtype = packing.scale_dtype if biases.read_all().tobytes() == rounded.read_all().tobytes() else F32
+    dtype = packing.scale_dtype if _holds_biases(packing, scales, biases) else F32
     codes = node.members["codes"]
     if packing.storage_bits == bits and not packing.signed:
         words = nodes.bitcast(codes, U32, codes.spec.row_bytes // 4)
@@ -91,6 +92,31 @@ def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | No
     for name, part in (("scales", scales), ("biases", biases)):
         parts[name] = _repeat(nodes.cast(part, dtype), packing.group // group)
     return bits, group, parts
+
+
+def _holds_biases(packing: IntQuant, scales: Node, biases: Node) -> bool:
+    """Whether the scales' type holds every bias."""
+    dtype, zero = packing.scale_dtype, packing.zero
+    if dtype is F32:
+        return True
+    if zero is not None and zero & (zero - 1) == 0:  # a power of two: the product is exact unless it overflows
+        stored = scales.source if isinstance(scales, nodes.Transpose) else scales  # in any order
+        stats = kernels.stats(dtype, stored.read_all())
+        if not stats.nan and not stats.inf:
+            with np.errstate(over="ignore"):
+                largest = np.array([max(-(stats.minimum or 0.0), stats.maximum or 0.0) * zero], np.float32)
+            return kernels.cast(F32, dtype, largest.view(np.uint8), np.empty(dtype.size, np.uint8)).overflow == 0
+    rounded = nodes.cast(nodes.cast(biases, dtype), F32)
+    return all(biases.read(lo, hi).tobytes() == rounded.read(lo, hi).tobytes() for lo, hi in _first_few(biases))
+
+
+def _first_few(node: Node) -> Iterator[tuple[int, int]]:
+    """A few rows, and then the others."""
+    few = min(node.spec.rows, max(1, _FIRST // max(node.spec.row_bytes, 1)))
+    yield 0, few
+    step = node.spec.rows if any(below.stripes for below in nodes.walk(node)) else _CHUNK // max(node.spec.row_bytes, 1)
+    for lo in range(few, node.spec.rows, max(1, step)):
+        yield lo, min(lo + max(1, step), node.spec.rows)
 
 
 def as_int_quant(node: QuantizedTensor) -> QuantizedTensor | None:
@@ -111,7 +137,7 @@ def as_int_quant(node: QuantizedTensor) -> QuantizedTensor | None:
 def _has_zero_point(packing: Affine, node: QuantizedTensor, zero: int) -> bool:
     """Whether every bias is -zero * scale."""
     members = node.members["scales"], node.members["biases"]
-    for lo, hi in row_ranges(members[0], _CHUNK):
+    for lo, hi in _first_few(members[0]):
         scales, biases = (kernels.widened(packing.scale_dtype, member.read(lo, hi)) for member in members)
         if not np.array_equal(scales * np.float32(-zero), biases):
             return False

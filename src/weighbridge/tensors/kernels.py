@@ -317,6 +317,19 @@ def unpack_awq(src: Bytes) -> Bytes:
     return out
 
 
+def awq_by_rows(src: Array, out: Bytes) -> None:
+    """Regroups AWQ's words, U32 [8 n, words]: each word of `out`, U32 [n, 8 words], has the codes of eight rows of one
+    column."""
+    rows, words = src.shape
+    if rows % 8 or out.nbytes != src.nbytes:
+        raise UsageError(f"words {src.shape} don't become {out.nbytes} bytes")
+    if native and src.size:
+        native.awq_by_rows(words, src, out)
+    elif src.size:
+        codes = unpack_awq(src.reshape(-1).view(np.uint8)).reshape(-1, 8, words * 8)
+        out[:] = pack_codes(4, np.ascontiguousarray(codes.swapaxes(1, 2)).reshape(-1))
+
+
 def transpose(src: Array, out: Array) -> None:
     """Writes the matrix `src` to `out` with rows and columns swapped. Both are contiguous along a row, and may be parts
     of wider matrices."""

@@ -181,6 +181,11 @@ def moving() -> Iterator[Case]:
     words = RANDOM.integers(0, 256, 4 * 37, dtype=np.uint8)
     codes = affine.unpack_codes(4, words).reshape(-1, 2, 4).swapaxes(1, 2).reshape(-1)
     yield Case("unpack_awq", (words, Out(codes)))
+    for rows, width in ((8, 1), (16, 37)):
+        words = RANDOM.integers(0, 256, 4 * rows * width, dtype=np.uint8)
+        eights = affine.unpack_codes(4, words).reshape(-1, 2, 4).swapaxes(1, 2).reshape(rows // 8, 8, -1)
+        regrouped = affine.pack_codes(4, np.ascontiguousarray(eights.swapaxes(1, 2)).reshape(-1))
+        yield Case("awq_by_rows", (width, words, Out(regrouped)))
     for size in (1, 2, 4, 8, 18, 20, 34, 77):
         data, index = RANDOM.integers(0, 256, size * 50, dtype=np.uint8), RANDOM.integers(0, 50, 2100)
         yield Case("gather", (data, index, size, Out(data.reshape(-1, size)[index].reshape(-1))))

@@ -174,6 +174,7 @@ const std::map<std::string, std::function<void(Call&)>> CALLS = {
        calls::join(c.text(0).c_str(), int(c.number(1)), c.size(2), c.in(3), c.in(4), c.in(5), c.out(6));
      }},
     {"unpack_awq", [](Call& c) { calls::unpack_awq(c.in(0), c.out(1)); }},
+    {"awq_by_rows", [](Call& c) { calls::awq_by_rows(c.size(0), c.in(1), c.out(2)); }},
     {"transpose",
      [](Call& c) {
        calls::transpose(c.size(0), c.size(1), c.size(2), c.in(3), c.size(4), c.out(5), c.size(6));

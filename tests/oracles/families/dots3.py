@@ -14,17 +14,18 @@ _BPE = VOCABULARY["vocab_size"]
 _SWA = ("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _CONFIG: dict[str, Any] = SMALL | BPE | VOCABULARY | {
     "model_type": "dots3_note_text", "num_hidden_layers": 4, "num_key_value_heads": 4, "rms_norm_eps": 3e-3,
-    "kv_lora_rank": 32, "q_lora_rank": 48, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24,
-    "head_dim": 24, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "kv_lora_rank": 32, "q_lora_rank": 48, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 24,
+    "head_dim": 32, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
     "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 32, "routed_scaling_factor": 2.5,
     "norm_topk_prob": True, "first_k_dense_replace": 1, "moe_layer_freq": 1, "scoring_func": "sigmoid",
     "topk_method": "noaux_tc", "n_group": 1, "topk_group": 1, "index_n_heads": 16, "index_head_dim": 128,
     "index_topk": 256, "use_dsa": True, "sliding_window_size": WINDOW, "swa_num_attention_heads": 2,
-    "swa_num_key_value_heads": 2, "swa_q_lora_rank": 48, "swa_kv_lora_rank": 40, "swa_head_dim": 32,
-    "swa_qk_nope_head_dim": 24, "swa_qk_rope_head_dim": 8, "swa_v_head_dim": 16, "rope_theta": 5000.0,
+    "swa_num_key_value_heads": 2, "swa_q_lora_rank": 48, "swa_kv_lora_rank": 40, "swa_head_dim": 40,
+    "swa_qk_nope_head_dim": 24, "swa_qk_rope_head_dim": 16, "swa_v_head_dim": 16, "rope_theta": 5000.0,
     "swa_rope_theta": 500.0, "apply_mla_qkv_lora_rescale": True, "tie_word_embeddings": False, "hidden_act": "silu",
     "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
     "attention_gate_type": "headwise", "swa_attention_gate_type": "headwise", "k_rope_only_layernorm": True,
+    "num_nextn_predict_layers": 0,
 }  # fmt: skip
 
 
@@ -86,6 +87,7 @@ _DEFAULTS: dict[str, Any] = {
     "attention_bias": False, "mlp_bias": False, "first_k_dense_replace": 1, "sliding_window_size": 512,
     "swa_num_attention_heads": 64, "swa_q_lora_rank": 1024, "swa_kv_lora_rank": 1024, "swa_head_dim": 256,
     "swa_qk_nope_head_dim": 192, "swa_v_head_dim": 128, "swa_rope_theta": 50000.0,
+    "swa_qk_rope_head_dim": 64,
     "layer_types": ["full_attention" if i < 2 or i % 4 == 1 else "sliding_attention" for i in range(46)],
 }  # fmt: skip
 _SPREADS = ((("mlp.gate.weight",), (0.0, 0.1)), (("q_a_layernorm.weight", "kv_a_layernorm.weight"), (0.6, 0.15)))
@@ -116,7 +118,7 @@ CASES = table(
         unheld=_UNHELD,
         folded=True,
         finish=_end_of_turn,
-        apart=("vision_encoder.", "audio_encoder."),
+        beside=("vision_encoder.x.weight", "audio_encoder.x.weight", "audio_adapter.x.weight"),
     ),
     # ... with a layer that predicts one token more, which published files have and their config doesn't count
     like(
@@ -125,6 +127,18 @@ CASES = table(
         {"num_nextn_predict_layers": 1},
         shapes=_shapes() | _further(),
         further=_further(),
+    ),
+    # ... of the class that sees and hears, whose config has the text's settings at its top
+    like(
+        "dots3-note",
+        "dots3-note-seeing",
+        {"model_type": "dots3_note"},
+        config="Dots3NoteForConditionalGeneration",
+        tokenizer="none",
+        taken="dots3_note_text",
+        unheld=_UNHELD | {"architectures", "model_type"},
+        finish=None,
+        runs=False,
     ),
 )
 UNSAID: dict[str, dict[str, Any]] = {

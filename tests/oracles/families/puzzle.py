@@ -20,7 +20,7 @@ _CONFIG: dict[str, Any] = LN | BPE | VOCABULARY | {
     "mamba_head_dim": 32, "n_groups": 2, "ssm_state_size": 16, "num_key_value_heads": 1, "conv_kernel": 4,
     "n_routed_experts": 6, "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 96, "moe_latent_size": 16,
     "norm_topk_prob": True, "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1, "num_hidden_layers": 5,
-    "rms_norm_eps": 5e-2, "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "use_conv_bias": True,
+    "rms_norm_eps": 5e-2, "rope_theta": 500.0, "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "use_conv_bias": True,
     "tie_word_embeddings": False, "num_nextn_predict_layers": 1,
     "block_configs": [
         {"block_type": "mamba"}, _experts(32, 2), {"block_type": "attention"}, _experts(64, 3), _experts(48, 1),

@@ -114,12 +114,13 @@ def _is_imatrix(path: str) -> bool:
 def _show(path: str, report: InspectReport | ImatrixReport, rows: bool, options: InspectCommand) -> None:
     from weighbridge.base.limits import TREE_LINES
     from weighbridge.cli.render import clean, note
-    from weighbridge.cli.views import imatrix
     from weighbridge.cli.views import inspect as view
     from weighbridge.reports.inspect.report import InspectReport
     from weighbridge.reports.tensor_path import names_tensor
 
     if not isinstance(report, InspectReport):
+        from weighbridge.cli.views import imatrix
+
         return imatrix.show(report)
     if rows and not report.selected and report.tensor_count:
         return note(clean(f"no tensor of {path} matches {' and '.join(options.filter) or 'all options'}"))

@@ -122,7 +122,7 @@ def _print_plan(plan: Plan) -> None:
             ("format", data["format"]),
             ("size", human_bytes(data["bytes"], exact=True)),
             ("memory", f"{human_bytes(data['memory'])} at most, excluding the interpreter"),
-            ("threads", data["threads"]),
+            ("threads", str(plan.threads)),
             ("passes", data["passes"] if data["passes"] > 1 else None),
             ("bill of materials", data["bill"]),
         ]

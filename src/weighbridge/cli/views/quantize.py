@@ -33,7 +33,7 @@ def show_plan(plan: QuantizePlan, options: CommandOptions) -> int:
                 ("size", f"{human_bytes(plan.size, exact=True)}, {plan.bits:.2f} bits per weight"),
                 ("tensors", f"{human_bytes(before)} -> {human_bytes(after)}"),
                 ("memory", f"{human_bytes(plan.memory)} at most, excluding the interpreter"),
-                ("threads", plan.workers),
+                ("threads", str(plan.threads)),
                 ("kernels", slow_version()),
                 ("bill of materials", None if plan.bill is None else plan.bill.path),
             ]

@@ -10,7 +10,8 @@ where several are stacked (experts), and how often each matrix was used.
              and `NAME.stats` (derived; not read)
 
 Reference: common/imatrix-loader.cpp and tools/imatrix/imatrix.cpp of llama.cpp b11549. conversion/quantize/imatrix.py
-interprets and merges the numbers; nothing here loads numpy.
+interprets and merges the numbers; nothing here loads numpy, and GGUF's modules only for a GGUF: `wb inspect` asks this
+module about every file.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Layout, Slot
 from weighbridge.containers.formats import GGUF_MAGIC
-from weighbridge.containers.gguf import container as gguf
-from weighbridge.containers.gguf.recognise import recognise as recognise_gguf
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
@@ -73,7 +72,9 @@ class Imatrix:
 def recognised(source: Source) -> bool:
     """Whether a file is an importance matrix, in either format. Reads only the first bytes of other files."""
     if source.head(4) == GGUF_MAGIC:
-        hit = recognise_gguf(Probe(source))
+        from weighbridge.containers.gguf.recognise import recognise
+
+        hit = recognise(Probe(source))
         return hit is not None and hit.variant == "imatrix"
     try:
         return bool(legacy_names(source, 2)[1])
@@ -157,6 +158,8 @@ def _text(cursor: Cursor, field: str, most: int) -> str:
 
 
 def _parse_gguf(source: Source) -> Imatrix:
+    from weighbridge.containers.gguf import container as gguf
+
     index = gguf.parse(source)
     missing = [key for key in (DATASETS, CHUNKS, CHUNK_SIZE) if key not in index.metadata]
     if missing:  # llama-quantize: "missing imatrix metadata"
@@ -225,6 +228,8 @@ def layout(
         raise UsageError("an importance matrix has at least one entry")
     if form == "legacy":
         return _legacy_layout(parts, chunks, datasets[-1] if datasets else "")
+    from weighbridge.containers.gguf import container as gguf
+
     metadata = {
         "general.type": gguf.KV("str", "imatrix"),
         DATASETS: gguf.KV("arr[str]", list(datasets)),

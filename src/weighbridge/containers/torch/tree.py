@@ -14,7 +14,6 @@ from weighbridge.unpickle.tree import Gap, TensorLeaf, tree
 if TYPE_CHECKING:
     from weighbridge.containers.torch.dcp import DcpIndex
 
-FORMATS: Final = frozenset({"torch-zip", "torch-legacy", DISTRIBUTED})
 _BEFORE_OBJECT: Final = 3  # pickles of a legacy file: magic number, protocol, system
 
 

@@ -15,9 +15,10 @@ from weighbridge.base.dtypes import BY_NAME, U8
 from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.base.state import Ordered, Ref
+from weighbridge.containers.formats import PYTORCH
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.torch import write as torch_write
-from weighbridge.containers.torch.tree import FORMATS, read_tree
+from weighbridge.containers.torch.tree import read_tree
 from weighbridge.conversion.options import CHECKPOINT, WriteOptions
 from weighbridge.conversion.plan.losses.shared_storage import share
 from weighbridge.conversion.plan.model import Plan
@@ -31,7 +32,7 @@ from weighbridge.unpickle.tree import Gap, TensorLeaf
 
 def plan_checkpoint(model: OpenModel, target: Path, write: WriteOptions) -> Plan:
     """Plans a training checkpoint as a folder. Raises UnsupportedError for a source without structure."""
-    if model.format not in FORMATS or len(model.index.files) == 0:
+    if model.format not in PYTORCH or len(model.index.files) == 0:
         hint = "use a PyTorch training checkpoint (.pt, .pth, .ckpt)"
         raise UnsupportedError(f"{model.place.path}: a {model.format} file contains no training state", hint=hint)
     state, losses = of_torch(model)

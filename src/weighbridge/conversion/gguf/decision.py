@@ -1,4 +1,4 @@
-"""What the GGUF of a decision model has besides its base model's: the rows or matrices by which it decides, keys, and
+"""The additions of a decision model's GGUF to its base model's: the rows or matrices by which it decides, keys, and
 the prompt. Follows conversion/lev.py, pplx_decider.py, qwen.py `OpenJevModel`, lfm2.py `D1Model` (llama.cpp b11549)."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.models.arch.tables.values import integer
-from weighbridge.models.config.keys import LAST, value_at
+from weighbridge.models.config.keys import LAST
 from weighbridge.models.decision import QUESTIONS, Decision, Readout
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.tokenizer.gguf import TEMPLATE, TEMPLATES
@@ -84,20 +84,8 @@ def _scattered(decision: Decision, readout: Readout, model: OpenModel) -> Logica
     return concat(parts)
 
 
-def with_sizes_of_images(
-    keys: dict[str, KV], decision: Decision | None, preprocessor: Mapping[str, Any]
-) -> dict[str, KV]:
-    """Inserts the fewest and most pixels of an image, by its processor's config, behind the towers' other keys."""
-    if decision is None or not decision.row.sizes_of_images:
-        return keys
-    sides = {"min": "shortest_edge", "max": "longest_edge"}  # numbers of pixels, by their names in transformers
-    stated = {end: integer(value_at(preprocessor, ["size", side]), f"size.{side}", 1) for end, side in sides.items()}
-    added = {f"clip.vision.image_{end}_pixels": KV("u32", pixels) for end, pixels in stated.items()}
-    return _before_last(keys, added)
-
-
 def add_keys(draft: PlanBuilder, decision: Decision | None, architecture: str) -> None:
-    """Inserts its keys behind the architecture's, and its prompt behind the tokenizer's."""
+    """Inserts its keys after the architecture's, and its prompt after the tokenizer's."""
     if decision is None:
         return
     start = f"{architecture}.decision."
@@ -110,18 +98,12 @@ def add_keys(draft: PlanBuilder, decision: Decision | None, architecture: str) -
     if decision.row.in_table:
         keys, temperatures = {}, {}
     keys |= {f"{start}temperature.{name}": KV("f32", value) for name, value in temperatures.items()}
-    out = _before_last(draft.metadata, keys)
+    out: dict[str, Any] = {}
+    for key, value in draft.metadata.items():
+        out |= keys if key == LAST else {}
+        out[key] = value
     if any(key.startswith("tokenizer.ggml.tokens") for key in out):
         out |= {f"{TEMPLATE}.{NAME}": KV("str", decision.template), TEMPLATES: KV("arr[str]", [NAME])}
     draft.metadata = out
     draft.requested |= {"tie_word_embeddings"} if decision.row.readout else set()
     draft.notes.append(f"a decision model, {decision.name}: with its prompt for llama.cpp's server")
-
-
-def _before_last(metadata: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys with these behind the architecture's."""
-    out: dict[str, Any] = {}
-    for key, value in metadata.items():
-        out |= added if key == LAST else {}
-        out[key] = value
-    return out

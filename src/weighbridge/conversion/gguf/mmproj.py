@@ -24,7 +24,7 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import decision, metadata
 from weighbridge.conversion.options import GgufFileOptions
 from weighbridge.conversion.plan import writers
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, one_way_losses
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import families_of_graph
@@ -45,7 +45,6 @@ from weighbridge.models.llamacpp.towers import (
     towers_of_gguf,
 )
 from weighbridge.models.model import OpenModel, open_weights
-from weighbridge.models.resolved import ResolvedModel
 from weighbridge.tensors.nodes import LogicalTensor
 
 
@@ -111,19 +110,6 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     return draft
 
 
-def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
-    """The tensors of which the file has fewer elements than the folder, so that no folder can be made of it."""
-    losses = []
-    for role, change in resolved.family.one_way.items():
-        instance = (role, ())
-        for name in resolved.family.holding(resolved.dialect, resolved.sizes, resolved.tensors, [instance]):
-            before, after = (node.spec for node in (resolved.tensors[name], resolved.roles[instance]))
-            if before.elements != after.elements:
-                text = f"{change}, from {list(before.shape)} to {list(after.shape)}: no folder can be made again"
-                losses.append(Loss(text, name))
-    return losses
-
-
 def tower_dtype(row: Role, name: str, spec: Spec, requested: DType) -> DType:
     """The dtype that the reference converter chooses for a tower's tensor: its class's, unless it is a vector or a norm
     (conversion/base.py `prepare_tensors`, `tensor_force_quant`, llama.cpp b11549)."""
@@ -148,7 +134,6 @@ def _keys(
         card={**readme, "name": options.name} if options.name else readme, kind="mmproj",
     )  # fmt: skip
     architecture = config_to_gguf(towers.config, family, file_type=dtype_policy.FTYPES[requested.name])
-    architecture = decision.with_sizes_of_images(architecture, decision_of(model), towers.config[PREPROCESSOR])
     _check_preprocessor(model, towers, architecture, draft)
     return metadata.with_alignment(assemble(general, architecture, {}), options.align)
 

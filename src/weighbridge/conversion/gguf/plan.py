@@ -27,8 +27,8 @@ from weighbridge.conversion.plan.builder import (
     PlanBuilder,
     cast_for_gguf,
     cast_to,
-    computed_losses,
     list_unnamed,
+    one_way_losses,
     without_place,
 )
 from weighbridge.conversion.result import Loss, Move
@@ -78,7 +78,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
 
         written = mmproj.add_file(model, draft, towers or options)
     list_unnamed(model, draft, written, _mmproj_hint)
-    draft.losses += computed_losses(model.resolved)
+    draft.losses += one_way_losses(model.resolved)
     draft.losses += without_place(model)
     if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
         draft.losses += _differently_computed(model, computed)

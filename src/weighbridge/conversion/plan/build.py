@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import UsageError
 from weighbridge.base.gc_pause import paused
 from weighbridge.containers.formats import PIPELINE
-from weighbridge.conversion.gguf.set_keys import set_keys
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
@@ -41,7 +40,6 @@ from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.losses.requantized import check_lossless, losses_of
-from weighbridge.conversion.plan.losses.settings import check_settings
 from weighbridge.conversion.plan.losses.ties import copied, drop_tied
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, keeps_state, several_files, stem_of
@@ -106,10 +104,16 @@ def _build(
     if calibrate is not None:
         to_draft = partial(_to_scheme if isinstance(options, SchemeOptions) else _to_mlx, calibrate=calibrate)
     draft = to_draft(model, options, kind)
-    if not isinstance(options, _UNCHECKED):
+    if kind in _WITH_CONFIG and not isinstance(options, _UNCHECKED):
+        from weighbridge.conversion.plan.losses.settings import check_settings  # late: it loads the families' tables
+
         draft.losses += check_settings(model, draft, kind)
         draft.losses += _mlx_losses(draft) if kind == "mlx" else []  # after settings that are refused
-    keys = set_keys(draft, options) if isinstance(options, GgufFileOptions) and options.kv else {}
+    keys: Mapping[str, Any] = {}
+    if isinstance(options, GgufFileOptions) and options.kv:
+        from weighbridge.conversion.gguf.set_keys import set_keys
+
+        keys = set_keys(draft, options)
     if kind == "hf":
         drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
@@ -159,7 +163,8 @@ def _build(
     )
 
 
-#: Targets whose settings aren't those of a language model.
+#: The targets with a config, and those among them whose settings aren't those of a language model.
+_WITH_CONFIG: Final = ("gguf", "mlx", "hf")
 _UNCHECKED: Final = (GenericGgufOptions, MmprojOptions, MlxTowersOptions)
 Unwrap = Callable[[OpenModel], tuple[OpenModel, list[str]]]
 Builder = Callable[[OpenModel, Any, str], PlanBuilder]

@@ -114,21 +114,29 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     return [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
 
 
-def computed_losses(resolved: ResolvedModel) -> list[Loss]:
-    """Returns one loss per tensor that a GGUF has computed from several of a folder's."""
+def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
+    """Returns one loss per tensor that a GGUF has with fewer elements than a folder, or computed with others."""
     family, losses = resolved.family, []
-    parts = {role: name for name in family.computed_roles for role in family.rows[name].read_with}
+    computed = [name for name in family.one_way if family.rows[name].computed]
+    parts = {role: name for name in computed for role in family.rows[name].read_with}
     for name, role in family.rows_of(resolved.dialect, resolved.sizes, resolved.tensors).items() if parts else ():
         if role.name in parts and name in resolved.tensors:
             made = parts[role.name]
-            text = f"a GGUF has {family.rows[made].names['gguf']} instead, {family.computed_roles[made]}"
+            text = f"a GGUF has {family.rows[made].names['gguf']} instead, {family.one_way[made]}"
             losses.append(Loss(f"{text}: no folder can be made of it again", name))
+    for reduced in (name for name in family.one_way if name not in computed):
+        for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, [(reduced, ())]):
+            before, after = (node.spec for node in (resolved.tensors[name], resolved.roles[reduced, ()]))
+            if before.elements != after.elements:
+                shapes = f"from {list(before.shape)} to {list(after.shape)}"
+                text = f"{family.one_way[reduced]}, {shapes}: no folder can be made again"
+                losses.append(Loss(text, name))
     return losses
 
 
 def check_two_way(model: OpenModel) -> None:
-    """Raises UnsupportedError for a GGUF with tensors of which no folder can be made."""
-    for role, why in model.family.computed_roles.items():
+    """Raises UnsupportedError for a GGUF with tensors that no folder can be made from."""
+    for role, why in model.family.one_way.items():
         if (role, ()) in model.resolved.known_roles:
             name = model.family.rows[role].names["gguf"]
             raise UnsupportedError(

@@ -83,6 +83,16 @@ class SlabCost(NamedTuple):
     striped: bool
 
 
+class Threads(NamedTuple):
+    """The number of threads, and what limits it."""
+
+    number: int
+    limit: str
+
+    def __str__(self) -> str:
+        return f"{self.number} ({self.limit})"
+
+
 class SlabCosts:
     """Slabs within a budget of bytes.
 
@@ -247,11 +257,20 @@ class PlanContents:
         encoded = (node for file in self.files for node in file.nodes if isinstance(node, Encode))
         return any(node.spec.dtype.block > _SMALL_BLOCK or node.importance is not None for node in encoded)
 
-    @cached_property
+    @property
     def workers(self) -> int:
+        return self.threads.number
+
+    @cached_property
+    def threads(self) -> Threads:
         """The threads of a run: `jobs`, or as many as are of use. Few write as fast as a disk; a search keeps all cores
         busy that the memory has slabs for, up to `_MOST_WORKERS`."""
         few, costs = self.write.workers, self.slabs.values()
-        if self.write.jobs or not self.searches or any(cost.striped for cost in costs):
-            return few
-        return max(few, min(cores(), _MOST_WORKERS, self._slab_memory // max(1, *(cost.memory for cost in costs))))
+        if self.write.jobs:
+            return Threads(few, "--jobs")
+        all_cores = Threads(cores(), "all cores")
+        if not self.searches or any(cost.striped for cost in costs):
+            return min(all_cores, Threads(few, "enough for a disk"))
+        slabs = self._slab_memory // max(1, *(cost.memory for cost in costs))
+        lock = Threads(_MOST_WORKERS, "more would wait for Python's lock")
+        return min(all_cores, lock, Threads(max(few, slabs), "as many as fit in --max-memory"))

@@ -1,5 +1,8 @@
 """Plans of files of plain dtypes (safetensors, NumPy, PyTorch), whose names are kept and dtypes kept or cast, and of
-Hugging Face folders of them: weights under the family's names, with config, tokenizer and other small files."""
+Hugging Face folders of them: weights under the family's names, with config, tokenizer and other small files.
+
+The code for GGUFs and Whisper is imported by the functions that need it: most plans of plain files need neither.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,6 @@ from weighbridge.base.words import plural
 from weighbridge.containers import by_target, own_target
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import dtype_policy
-from weighbridge.conversion.gguf import dense_modules, metadata
-from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
 from weighbridge.conversion.options import SMALLEST_EXACT, CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, check_two_way, unplaced
@@ -24,12 +25,10 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import DCP, FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
-from weighbridge.conversion.whisper import plan as whisper
 from weighbridge.io.sink import listed
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
-from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.model import OpenModel
-from weighbridge.models.whisper.source import WhisperForm, form_of
+from weighbridge.models.whisper.forms import WhisperForm, form_of
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 
@@ -89,7 +88,9 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     if model.format == "gguf":
         return _from_gguf(model, options)
     if (form := form_of(model)) in (WhisperForm.GGML, WhisperForm.OPENAI):
-        return whisper.to_hf(model, options, form)
+        from weighbridge.conversion.whisper.plan import to_hf
+
+        return to_hf(model, options, form)
     if model.format not in FOLDER_CONTAINERS and not model.config:
         hint = "--config PATH, the model's config.json"
         raise UsageError(f"a {model.format} file has no config, which a model folder needs", hint=hint)
@@ -111,6 +112,8 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     floats = {node.spec.dtype.name for node in draft.tensors.values() if node.spec.dtype.is_float}
     chosen = next(iter(floats)) if options.dtype == SMALLEST_EXACT and len(floats) == 1 else options.dtype
     if chosen not in (None, "auto", SMALLEST_EXACT) and model.config:
+        from weighbridge.conversion.gguf import metadata
+
         draft.texts["config.json"] = metadata.retyped(model.config, chosen)
     add_side_files(model, draft)
     return draft
@@ -121,6 +124,8 @@ def plan_without_weights(model: OpenModel, target: Path, *, tokenizer: bool) -> 
 
     Raises the same errors as a conversion.
     """
+    from weighbridge.conversion.gguf import metadata
+
     plain = {name: node for name, node in model.tensors.items() if isinstance(node, Node)}
     texts, losses = metadata.for_hf(model, plain, tokenizer)
     return Plan(str(model.place.path), target, "hf", True, (), texts, tuple(losses))
@@ -128,6 +133,10 @@ def plan_without_weights(model: OpenModel, target: Path, *, tokenizer: bool) -> 
 
 def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> PlanBuilder:
     """Plans a GGUF's weights under Hugging Face's names, and the config and tokenizer derived from its keys."""
+    from weighbridge.conversion.gguf import dense_modules, metadata
+    from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
+    from weighbridge.models.llamacpp.towers import is_mmproj
+
     if is_mmproj(model):
         raise UsageError(
             f"{model.place.path} has a model's towers; its language model is another file",

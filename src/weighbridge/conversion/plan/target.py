@@ -163,7 +163,7 @@ def is_whisper_cpp(model: OpenModel, path: Path) -> bool:
 
 
 def _is_whisper(model: OpenModel) -> bool:
-    from weighbridge.models.whisper.source import form_of
+    from weighbridge.models.whisper.forms import form_of
 
     return form_of(model) is not None
 

@@ -20,8 +20,9 @@ from weighbridge.conversion.result import Loss
 from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper import config as configs
 from weighbridge.models.whisper import mel, source, tokens
+from weighbridge.models.whisper.forms import WhisperForm, form_of
 from weighbridge.models.whisper.names import PREFIX
-from weighbridge.models.whisper.source import WhisperForm, WhisperModel
+from weighbridge.models.whisper.source import WhisperModel
 
 # transformers' English spellings, for word error rates
 _NORMALIZER: Final = "normalizer.json"
@@ -32,7 +33,7 @@ _TOKENIZER_LOSS: Final = (
 
 def whisper_form(model: OpenModel) -> WhisperForm:
     """The form of a Whisper. Raises UsageError for another model."""
-    form = source.form_of(model)
+    form = form_of(model)
     if form is None:
         raise UsageError(
             f"{model.place.path} isn't a Whisper, and only those are written as whisper.cpp files",

@@ -18,6 +18,7 @@ from weighbridge.conversion.plan.target import choose_target
 from weighbridge.conversion.quantize.plan import QuantizePlan, QuantizeRow
 from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper import source
+from weighbridge.models.whisper.forms import form_of
 
 
 def plan_quantize(
@@ -34,7 +35,7 @@ def plan_quantize(
     changed = {name: value for name, value in given.items() if value != getattr(QuantizeOptions(), name)}
     target = choose_target(model, dst, "ggml", {**changed, "dtype": ftype.lower()})
     plan = build(model, target, write)
-    form = source.form_of(model)
+    form = form_of(model)
     assert form is not None  # the plan was built
     stored = source.read(model, form).tensors
     file = plan.files[0]

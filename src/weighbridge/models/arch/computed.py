@@ -83,7 +83,7 @@ FUNCTIONS: Final[Mapping[str, ComputedRow]] = MappingProxyType(
             "computed from the embeddings of texts and codes by a network", _embedding_through_network
         ),
         "embedding_with_inputs": ComputedRow(
-            "joined of an embedding and of what a matrix makes of a latent", _embedding_with_inputs
+            "joined of an embedding and of a latent times a matrix", _embedding_with_inputs
         ),
     }
 )

@@ -433,12 +433,8 @@ class Family(FamilyNames):
     def one_way(self) -> Mapping[str, str]:
         """The roles that a GGUF has with fewer elements than a folder, and how they are made of a folder's tensors."""
         calls = ((row.name, call) for row in self.rows.values() for call in row.layouts.values())
-        return {role: call.row.one_way for role, call in calls if call.row.one_way}
-
-    @cached_property
-    def computed_roles(self) -> Mapping[str, str]:
-        """The roles that a GGUF has computed from several of a folder's tensors, and how."""
-        return {row.name: FUNCTIONS[row.computed.function].why for row in self.rows.values() if row.computed}
+        layouts = {role: call.row.one_way for role, call in calls if call.row.one_way}
+        return layouts | {row.name: FUNCTIONS[row.computed.function].why for row in self.rows.values() if row.computed}
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
         """The layout change from a role's own layout to the dialect's in a layer, if any."""

@@ -31,6 +31,7 @@ class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     required: list[str]
     required_with: Mapping[str, list[str]]
+    deciding: Mapping[str, list[str]]
     either: Mapping[str, list[str]]
     lite: Mapping[str, list[list[int]]]
     fixed: Mapping[str, Mapping[str, int]]
@@ -115,6 +116,11 @@ class Candidate:
         return str(self.metadata.get("general.type", "model"))
 
     @property
+    def deciding(self) -> list[str] | None:
+        """The keys that it needs as a decision model with blocks of a head; None for other models."""
+        return table().deciding.get(self.architecture) if self.get("decision.block_count") else None
+
+    @property
     def tokenizer(self) -> str:
         return str(self.metadata.get("tokenizer.ggml.model", ""))
 
@@ -179,6 +185,8 @@ class Candidate:
         required, optional = table().needed.get(self.architecture, ()), [*table().optional.get(self.architecture, ())]
         if self.architecture in table().apart_from_trunk and self.whole("nextn_predict_layers"):
             optional.append("blk.*.attn_norm.weight")
+        if self.deciding is not None:
+            optional = [name for name in optional if not name.startswith("cls.")]
         missing = [
             *report.missing,
             *(n for n in required if "*" not in n),

@@ -78,7 +78,8 @@ def missing_keys(model: Candidate) -> Iterator[str]:
     tokenizer's."""
     measures = [model.layers, model.vocabulary]
     more = (keys for key, keys in table().required_with.items() if model.get(key) is not None)
-    for key in (*table().required, *table().architecture.get(model.architecture, ()), *chain.from_iterable(more)):
+    own = (*table().architecture.get(model.architecture, ()), *(model.deciding or ()))
+    for key in (*table().required, *own, *chain.from_iterable(more)):
         lite = any(measures[: len(few)] == few for few in table().lite.get(key, ()))
         if model.get(key) is None and not lite:
             yield key

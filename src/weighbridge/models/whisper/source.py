@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.ggml import container as ggml
-from weighbridge.containers.torch.tree import FORMATS, read_tree
+from weighbridge.containers.torch.tree import read_tree
 from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper import config as configs
 from weighbridge.models.whisper import mel
+from weighbridge.models.whisper.forms import WhisperForm
 from weighbridge.models.whisper.names import OUTPUT, PREFIX, TensorNames, names
 from weighbridge.models.whisper.tokens import END, read_tokens
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor
 
-# A tensor that only OpenAI's and whisper.cpp's Whisper has under this name.
-_OPENAI: Final = "decoder.blocks.0.cross_attn.query.weight"
 #: OpenAI's sizes, next to the tensors.
 DIMS: Final = "dims"
-
-
-class WhisperForm(StrEnum):
-    GGML = "ggml"
-    OPENAI = "openai"
-    HF = "hf"
 
 
 @dataclass(frozen=True)
@@ -49,18 +40,6 @@ class WhisperModel:
     @property
     def names(self) -> Mapping[str, TensorNames]:
         return {row.openai: row for row in names(self.sizes)}
-
-
-def form_of(model: OpenModel) -> WhisperForm | None:
-    """The form of a Whisper; None for other models."""
-    if model.format == ggml.NAME:
-        return WhisperForm.GGML if model.metadata.get("model") == "whisper" else None
-    if _OPENAI in model.index:
-        return WhisperForm.OPENAI if model.format in FORMATS else None
-    with suppress(WeighbridgeError):
-        if model.format in ("safetensors", *FORMATS) and model.config.get("model_type") == "whisper":
-            return WhisperForm.HF
-    return None
 
 
 def read(model: OpenModel, form: WhisperForm, *, tokenizer: bool = True) -> WhisperModel:

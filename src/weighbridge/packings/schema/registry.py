@@ -9,6 +9,7 @@ from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.plugins import PACKINGS, guard, plugins
+from weighbridge.base.words import NAME_END, name_ends
 from weighbridge.packings.schema.affine import AFFINE
 from weighbridge.packings.schema.awq import AWQ
 from weighbridge.packings.schema.base import PackingSchema
@@ -54,14 +55,11 @@ def plugged() -> tuple[PackingSchema, ...]:
     return tuple(guarded.values())
 
 
-def any_present(names: Collection[str]) -> bool:
-    """Whether a name has the ending of a schema, which is rare. Tests the last parts of the names ("weight", "bias")
+def any_present(names: Collection[str], ends: Collection[str] | None = None) -> bool:
+    """Whether a name has the ending of a schema, which is rare. `ends`: `name_ends` of the names, which are tested
     first, because they are few."""
-    parts = "\0".join((*{name.rpartition(".")[2] for name in names}, ""))
-    for ending in _last_parts(tuple(plugins(PACKINGS, PackingSchema))):
-        if ending in parts:
-            break
-    else:
+    parts = _last_parts(tuple(plugins(PACKINGS, PackingSchema)))
+    if not any(end.endswith(parts) for end in (name_ends(names) if ends is None else ends)):
         return False
     endings = tuple(schema.suffix for schema in schemas())
     return any(name.endswith(endings) for name in names)
@@ -69,5 +67,5 @@ def any_present(names: Collection[str]) -> bool:
 
 @cache
 def _last_parts(plugin_names: tuple[str, ...]) -> tuple[str, ...]:
-    """The last parts of schemas' endings, each with a NUL. `plugin_names`: the key of the cache."""
-    return tuple({f"{schema.suffix.rpartition('.')[2]}\0" for schema in schemas()})
+    """The last parts of schemas' endings, as far as `name_ends` have them. `plugin_names`: the key of the cache."""
+    return tuple({schema.suffix.rpartition(".")[2][-NAME_END:] for schema in schemas()})

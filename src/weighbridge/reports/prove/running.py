@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.words import plural
-from weighbridge.containers.torch.tree import FORMATS
+from weighbridge.containers.formats import PYTORCH
 from weighbridge.io.location import RemotePath, open_source
 from weighbridge.models.clients import client_of, loads
 from weighbridge.models.joined_folder import linked_folder
@@ -135,7 +135,7 @@ def _obstacle(model: OpenModel) -> str:
 
 def _as_trained(model: OpenModel) -> bool:
     """Whether the files of a model have it in parts, or under other names, as trainers write them."""
-    if model.place.parts or model.left_out or model.format not in FORMATS:
+    if model.place.parts or model.left_out or model.format not in PYTORCH:
         return model.place.parts or bool(model.left_out)
     with open_weights(model.place.path) as stored:
         return stored.index.by_name.keys() != model.index.by_name.keys()

@@ -28,6 +28,7 @@ from weighbridge.tensors.nodes.builders import (
     abs_max,
     add_position,
     apply_function,
+    awq_by_rows,
     centered,
     codes,
     low_rank,
@@ -103,14 +104,14 @@ from weighbridge.tensors.nodes.quantized import (
 )
 
 __all__ = [
-    "AbsMax", "Bitcast", "Cast", "CastReport", "Concat", "Const", "Decode", "DecodePacked", "Elementwise",
-    "Encode", "Gather", "GlobalScalePacker", "IntCast", "LogicalTensor", "LowRank", "Node", "NormalizeRows",
-    "PackedMember", "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "Pairwise",
-    "QuantizedTensor", "RescaleRows", "RowOrder", "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided",
-    "T", "Transcode", "Transpose", "UnpackBits", "UpgradeBlocks", "abs_max", "add_position", "apply_function",
-    "as_bytes", "as_node", "bitcast", "cast", "centered", "codes", "concat", "const", "decode", "flat_range",
-    "gather", "is_plain", "is_stored_as", "linear", "low_rank", "needs_decoding", "normalize_rows", "pack",
-    "pack_with_global", "packed_in", "pairwise", "provisional", "rescale_rows", "reshape", "round_ternary",
-    "scaled", "shift", "slice_rows", "spread_ternary", "stack", "storage_name", "stored_bytes", "strided",
-    "swap_bytes", "transcode", "transpose", "upgrade_blocks", "walk", "zeros",
+    "AbsMax", "Bitcast", "Cast", "CastReport", "Concat", "Const", "Decode", "DecodePacked", "Elementwise", "Encode",
+    "Gather", "GlobalScalePacker", "IntCast", "LogicalTensor", "LowRank", "Node", "NormalizeRows", "PackedMember",
+    "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "Pairwise", "QuantizedTensor", "RescaleRows",
+    "RowOrder", "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose",
+    "UnpackBits", "UpgradeBlocks", "abs_max", "add_position", "apply_function", "as_bytes", "as_node", "awq_by_rows",
+    "bitcast", "cast", "centered", "codes", "concat", "const", "decode", "flat_range", "gather", "is_plain",
+    "is_stored_as", "linear", "low_rank", "needs_decoding", "normalize_rows", "pack", "pack_with_global", "packed_in",
+    "pairwise", "provisional", "rescale_rows", "reshape", "round_ternary", "scaled", "shift", "slice_rows",
+    "spread_ternary", "stack", "storage_name", "stored_bytes", "strided", "swap_bytes", "transcode", "transpose",
+    "upgrade_blocks", "walk", "zeros",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
-from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, Mean, UnpackBits, UpgradeBlocks
+from weighbridge.tensors.nodes.compute import AbsMax, AwqByRows, CastReport, LowRank, Mean, UnpackBits, UpgradeBlocks
 from weighbridge.tensors.nodes.elementwise import (
     AddPosition,
     Centered,
@@ -148,6 +148,12 @@ def low_rank(node: LogicalTensor, a: Node, b: Node, scale: float) -> Node:
         pair = slice_rows(a, n * rank, (rank, columns)), slice_rows(b, n * rows, (rows, rank))
         matrices.append(LowRank(part.spec, part, *pair, scale))
     return reshape(concat(matrices), node.spec.shape)
+
+
+def awq_by_rows(node: Node) -> Node:
+    """AWQ's words of eight columns as words of eight rows; of a multiple of eight rows."""
+    rows, words = node.spec.shape
+    return AwqByRows(node.spec.with_shape(rows // 8, words * 8), node)
 
 
 def normalize_rows(node: LogicalTensor) -> Node:

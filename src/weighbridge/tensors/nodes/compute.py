@@ -21,6 +21,9 @@ from weighbridge.tensors.reference import legacy_blocks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# Rows of the squares that the kernel of a transpose moves. A band has two rows of squares even if they are wide, up to
+# eight times `BAND`: eight rows take three times as long.
+_SIDE = 16
 #: Memory for making a band of a source, if fewer rows take less.
 _BAND_COST = 2 * MIB
 
@@ -40,6 +43,19 @@ class UnpackBits(UnaryNode):
 
     def _scratch(self, lo: int, hi: int) -> int:
         return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class AwqByRows(UnaryNode):
+    """AWQ's words, each of eight columns, as words of eight rows each: [rows, columns / 8] becomes [rows / 8, columns],
+    which is GPTQ's arrangement. Codes of a byte each would take eight times the memory."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with borrow(*self._needs(lo, hi)) as (words,):
+            kernels.awq_by_rows(words.view(np.uint32).reshape(8 * (hi - lo), -1), out)
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, 8 * lo, 8 * hi)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +319,9 @@ class Transpose(UnaryNode):
     def _step(self) -> int:
         """Rows of the source per band, fewer if that takes less memory."""
         height, width = self.source.spec.shape[-2:]
-        rows = max(1, min(height, BAND // max(width * self.spec.dtype.size, 1)))
+        row_bytes = max(width * self.spec.dtype.size, 1)
+        rows = max(BAND // row_bytes, min(2 * _SIDE, 8 * BAND // row_bytes))
+        rows = max(1, min(height, rows // _SIDE * _SIDE or rows))
         cost = self.source.scratch(0, rows)
         while rows > 1 and cost > _BAND_COST:
             half = -(-rows // 2)

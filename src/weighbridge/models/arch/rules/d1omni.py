@@ -1,4 +1,4 @@
-"""d1-omni: an LFM2 with the blocks of a head behind its own (conversion/lfm2.py `_load_d1_omni_hparams`, llama.cpp
+"""d1-omni: an LFM2 with the blocks of a head after its own (conversion/lfm2.py `_load_d1_omni_hparams`, llama.cpp
 b11549)."""
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ _QUESTIONS: Final = ("choice", "score", "noul")
 
 
 def derived_config(shapes: Mapping[str, Shape], read: Callable[[str], dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Returns the config of a folder without one; None if nothing tells. `read`: returns a JSON file's object."""
+    """Returns the config of a folder without one; None if it is of no known kind. `read`: returns a JSON file's
+    object."""
     if POCKET in shapes:
         return _of_shapes(shapes)
     encoder = read(_ENCODER)
@@ -36,7 +37,7 @@ def derived_config(shapes: Mapping[str, Shape], read: Callable[[str], dict[str, 
 
 
 def _of_parts(encoder: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
-    """An encoder's config with the blocks of a head behind its own, which have a width of four times the model's."""
+    """An encoder's config with the blocks of a head after its own, which have a width of four times the model's."""
     layers = integer(encoder.get("num_hidden_layers"), "num_hidden_layers", 1, LAYERS)
     blocks = integer(head.get("head_layers"), "head_layers", 1, LAYERS)
     width = integer(encoder.get("hidden_size"), "hidden_size", 1)

@@ -388,7 +388,7 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     absent: Annotated[bool, _doc("the classes have no tokenizer: a vocoder's tokens are codes")] = False
     codes: Annotated[
-        str, _doc("key of the effective config with names of codes: tokens behind those of the tokenizer, no template")
+        str, _doc("key of the effective config with names of codes: tokens after those of the tokenizer, no template")
     ] = ""
     rank_file: Annotated[str, _doc("file of tiktoken ranks whose name other models use for another format")] = ""
     add_prefix_space: Annotated[
