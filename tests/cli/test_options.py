@@ -250,7 +250,7 @@ SPECIAL: Mapping[str, Any] = {
     "max_shard_size": 1, "max_shard_tensors": 1, "inexact": "refuse", "align": 1 << 18, "pre": "qwen2",
     "name": "Another", "rms_eps": 0.5, "context_length": 17, "scheme": "w8a8", "q_bits": 8, "q_group_size": 64,
     "sym": False, "act_order": "none", "damp": 0.5, "smooth": 0.5, "q_mode": "mxfp4", "recipe": "mixed_2_6",
-    "dtype": None, "base": None, "projector": None, "graph": None, "kv": {"my.own": 1},
+    "comfy_quant": "fp8_scaled", "dtype": None, "base": None, "projector": None, "graph": None, "kv": {"my.own": 1},
 }  # fmt: skip
 
 

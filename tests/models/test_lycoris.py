@@ -164,6 +164,8 @@ def damaged(change: Mapping[str, Any]) -> Tensors:
         ({"hada_w1_a": torch.ones(63, 2)}, "different shapes"),
         ({"hada_t1": torch.ones(2, 2)}, "doesn't fit"),
         ({"hada_w1_b": torch.ones(0, 64)}, "no rows"),
+        ({"hada_w1_b": torch.tensor(1.0)}, "has no rows|isn't"),
+        ({"hada_w1_a": torch.tensor(1.0)}, "isn't the product"),
         ({"lokr_w1": torch.ones(2, 2)}, "besides the parts of a LoHa"),
     ],
 )

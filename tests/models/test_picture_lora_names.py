@@ -38,7 +38,7 @@ def pairs_of(model: str, names: str) -> tuple[dict[str, Tensors], dict[str, tupl
         for name, tensor in pictures.DIFFUSERS[model](marked).items():
             if tensor.any():
                 part = torch.linalg.lstsq(down.T, tensor.T).solution.T
-                split[name.removesuffix(".weight")] = down, part.contiguous()
+                split[name.removesuffix(".weight")] = down.clone(), part.contiguous()
     return forms, split
 
 

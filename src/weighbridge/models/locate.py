@@ -11,7 +11,6 @@ global_step100/                   the files of all processes of DeepSpeed
 iter_0000100/                     the files of all ranks of Megatron-LM
 100/default/                      _METADATA, and the database or the arrays of Orbax
 run/                              the newest complete step of a training run (`models/runs.py`)
-model_index.json                  the weights of all parts of a diffusers pipeline
 anything.safetensors              only that file
 anything.zip, .tar.gz, .gz ...    the file or folder in it (`models/archives.py`)
 Modelfile                         the model of its FROM line
@@ -68,9 +67,9 @@ _TENSORRT: Final = re.compile(r"rank(0|[1-9]\d{0,5})\.safetensors", re.ASCII)
 # The trainers whose files are archives, by suffix; the folders of a distributed checkpoint in one: NeMo 2, NeMo 1.
 _TRAINERS: Final = MappingProxyType({".nemo": "nemo"})
 _NEMO: Final = ("weights", "model_weights")
-# How names of files with parts of tensors begin, or end; names of files in folders with several files of weights.
-_SHARD, _OF_PROCESSES = "shard-", (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE)
-_IN_PARTS: Final = (TENSORRT, formats.PIPELINE_INDEX)
+# How names of files with parts of tensors begin, or end.
+_SHARD: Final = "shard-"
+_OF_PROCESSES: Final = (DCP_METADATA, ZERO_MODEL, ZERO_OPTIMIZER, WHOLE, TENSORRT, formats.PIPELINE_INDEX)
 #: Bytes of a remote file that are requested first: of a file with tensors, and of an index.
 HEADER, INDEX = 32 << 10, 4 * MIB
 #: The suffix of a TensorFlow checkpoint's table, and the data's; the file that names the newest; a SavedModel's table.
@@ -286,7 +285,7 @@ def _locate_parts(folder: Path, names: Collection[str]) -> Place | None:
 
 def _locate_in_folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) or name in _IN_PARTS for name in names)
+    in_parts = any(name.startswith(_SHARD) or name.endswith(_OF_PROCESSES) for name in names)
     if in_parts and (distributed := _locate_parts(folder, names)) is not None:
         return distributed
     for suffix in _SUFFIXES:

@@ -61,7 +61,7 @@ def build_places(raw: Mapping[str, Any]) -> Mapping[str, PartPlace]:
 def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     """Plans a file of all parts. Raises UnsupportedError for a pipeline that no single file holds."""
     pipeline = pipeline_of(model)
-    found = _denoiser(pipeline)
+    found = denoiser_of(pipeline)
     known = places(found.row.id)
     if known is None:
         raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=_HINT)
@@ -72,7 +72,7 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
             losses.append(Loss(f"left out: {part.name} ({part.class_name}), which has no place in a single file"))
             continue
         try:
-            named = _named(each, known[part.name])
+            named = part_in_file(each, known[part.name])
         except FormatError as error:
             raise FormatError(error.reason, path=str(each.place.path)) from None
         losses += [Loss("left out: a single file has no such name", f"{part.name}.{name}") for name in named.unknown]
@@ -93,7 +93,7 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     return draft
 
 
-def _denoiser(pipeline: Pipeline) -> DiffusionModel:
+def denoiser_of(pipeline: Pipeline) -> DiffusionModel:
     """The model that decides the layout of the file."""
     found = [each.diffusion for _, each in pipeline.models if each.diffusion and each.diffusion.denoises]
     if len(found) > 1:
@@ -106,7 +106,7 @@ def _denoiser(pipeline: Pipeline) -> DiffusionModel:
     return found[0]
 
 
-def _named(each: OpenModel, place: PartPlace) -> Renaming:
+def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
     """The tensors of a part under the names of the single file, without prefix."""
     tensors: Mapping[str, LogicalTensor] = each.logical
     start = place.below

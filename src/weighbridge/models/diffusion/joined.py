@@ -29,7 +29,7 @@ def open_pipeline(place: Place, sources: Sequence[Source]) -> JoinedModel:
         files = locate(place.path / part.name)
         parsed = [opening.parse(next(remaining)) for _ in files.weights]
         whole = parsed[0] if len(parsed) == 1 and files.shards is None else sharded.merge(parsed, files.shards)
-        indexes.append(_under(part.name, whole))
+        indexes.append(under_part(part.name, whole))
     index = joined_index(indexes, ((number, entry) for number, each in enumerate(indexes) for entry in each))
     formats = {each.format for each in indexes}
     metadata = {key: value for each in indexes for key, value in each.metadata.items()}
@@ -37,7 +37,7 @@ def open_pipeline(place: Place, sources: Sequence[Source]) -> JoinedModel:
     return JoinedModel(index, StoredTensors(index), notes=(pipeline.words,))
 
 
-def _under(part: str, index: Index) -> Index:
+def under_part(part: str, index: Index) -> Index:
     """The index of a part with names, of metadata too, after the part's."""
     entries = (msgspec.structs.replace(entry, name=f"{part}.{entry.name}") for entry in index)
     metadata = {} if index.format == "gguf" else {f"{part}.{key}": value for key, value in index.metadata.items()}

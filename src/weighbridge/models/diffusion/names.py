@@ -215,10 +215,10 @@ def parts_of(name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str,
         return [reshape(node, shape[:2])]
     if row.swap:
         return [_swapped(node, _width(name, tensors))]
-    return [node] if len(row.diffusers) == 1 else _rows_of_parts(name, row, node, tensors)
+    return [node] if len(row.diffusers) == 1 else rows_of_parts(name, row, node, tensors)
 
 
-def _rows_of_parts(
+def rows_of_parts(
     name: str, row: NameRow, node: LogicalTensor, tensors: Mapping[str, LogicalTensor]
 ) -> list[LogicalTensor]:
     """A tensor's rows, split into its parts."""

@@ -59,7 +59,7 @@ def read_index(folder: Path) -> PipelineIndex | None:
     with open_source(path) as source:
         index = decode(source.read(0, min(source.size, CONFIG_JSON + 1)), str(path), dict[str, Any])
     listed = {name: value for name, value in index.items() if isinstance(value, list) and not name.startswith("_")}
-    classes = {name: _class(path, name, value) for name, value in listed.items()}
+    classes = {name: class_of(path, name, value) for name, value in listed.items()}
     present = {name: class_name for name, class_name in classes.items() if class_name is not None}
     if len(present) > _MOST:
         raise FormatError("too many parts", path=str(path), expected=f"<= {_MOST}", found=len(present))
@@ -79,7 +79,7 @@ def read_index(folder: Path) -> PipelineIndex | None:
     return PipelineIndex(str(index.get("_class_name", "")), parts)
 
 
-def _class(path: Path, name: str, listed: list[Any]) -> str | None:
+def class_of(path: Path, name: str, listed: list[Any]) -> str | None:
     """The class of a part; None for [null, null] and for lists that aren't parts."""
     if len(listed) != 2 or not isinstance(listed[1], str):
         return None

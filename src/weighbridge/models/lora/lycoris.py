@@ -62,15 +62,13 @@ def kind_of(parts: frozenset[str]) -> str:
 
 def rank_of(parts: Parts) -> int | None:
     """The rank that alpha is divided by; None for a change without one, whose factor is 1."""
-    if "down" in parts:
-        return parts["down"].spec.shape[0] if parts["down"].spec.shape else 0
-    factor = next((parts[name] for name in ("hada_w1_b", "lokr_w2_b", "lokr_w1_b") if name in parts), None)
-    return None if factor is None else factor.spec.shape[0]
+    factor = next((parts[name] for name in ("down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b") if name in parts), None)
+    return None if factor is None else (*factor.spec.shape, 0)[0]
 
 
 def matrix_of(parts: Parts) -> Node:
     """The change [out, columns] in F32, without its factor. Raises FormatError for parts that don't fit each other."""
-    from weighbridge.tensors.nodes import cast, pairwise, reshape
+    from weighbridge.tensors.nodes import pairwise, reshape
 
     kind = kind_of(frozenset(parts))
     if kind == "LoHa":
@@ -79,29 +77,30 @@ def matrix_of(parts: Parts) -> Node:
             raise FormatError(f"the factors have different shapes, {first.spec} and {second.spec}")
         return pairwise(first, second, "times")
     if kind == "LoKr":
-        return _kronecker(_side(parts, "lokr_w1"), _side(parts, "lokr_w2", "lokr_t2"))
+        return kronecker(_side(parts, "lokr_w1"), _side(parts, "lokr_w2", "lokr_t2"))
     if kind == "LoRA":
         down, up = parts["down"], parts["up"]
-        rank = up.spec.shape[1]
         inner = _tucker(parts["mid"], reshape(down, down.spec.shape[:2])) if "mid" in parts else down
-        columns = prod(inner.spec.shape[1:])
-        return _product(reshape(up, (up.spec.shape[0], rank)), reshape(inner, (inner.spec.shape[0], columns)))
-    node = cast(parts["diff" if "diff" in parts else "diff_b"], F32)
-    return reshape(node, (node.spec.shape[0], prod(node.spec.shape[1:])))
+        return _product(_as_matrix(up), _as_matrix(inner))
+    return _as_matrix(parts["diff" if "diff" in parts else "diff_b"])
+
+
+def _as_matrix(node: Node) -> Node:
+    """[out, in, h, w] as [out, in * h * w], in F32."""
+    from weighbridge.tensors.nodes import cast, reshape
+
+    if not node.spec.elements or not node.spec.shape:
+        raise FormatError(f"{node.spec} isn't a matrix")
+    return reshape(cast(node, F32), (node.spec.shape[0], prod(node.spec.shape[1:])))
 
 
 def _side(parts: Parts, name: str, core: str = "") -> Node:
-    if name not in parts:
-        return _factor(parts, name, core)
-    from weighbridge.tensors.nodes import cast, reshape
-
-    node = cast(parts[name], F32)
-    return reshape(node, (node.spec.shape[0], prod(node.spec.shape[1:])))
+    return _as_matrix(parts[name]) if name in parts else _factor(parts, name, core)
 
 
 def _factor(parts: Parts, name: str, core: str) -> Node:
     """w_a @ w_b, or with a core t the sum of t [i, j, h, w] w_b [j, in] w_a [i, out]."""
-    from weighbridge.tensors.nodes import reshape, transpose
+    from weighbridge.tensors.nodes import transpose
 
     if missing := [part for part in (f"{name}_a", f"{name}_b") if part not in parts]:
         raise FormatError(f"the module has no {missing[0]} matrix")
@@ -110,8 +109,7 @@ def _factor(parts: Parts, name: str, core: str) -> Node:
         raise FormatError(f"{name} isn't the product of two matrices")
     if core not in parts:
         return _product(left, right)
-    inner = _tucker(parts[core], right)
-    return _product(transpose(left), reshape(inner, (inner.spec.shape[0], prod(inner.spec.shape[1:]))))
+    return _product(transpose(left), _as_matrix(_tucker(parts[core], right)))
 
 
 def _product(left: Node, right: Node) -> Node:
@@ -136,7 +134,7 @@ def _tucker(core: Node, right: Node) -> Node:
     return reshape(concat(each), (count, right.spec.shape[1], *kernel))
 
 
-def _kronecker(left: Node, right: Node) -> Node:
+def kronecker(left: Node, right: Node) -> Node:
     """The Kronecker product of [a, b] and [c, d]: row (i, p) and column (j, q) are left [i, j] * right [p, q]."""
     from weighbridge.tensors.nodes import cast, pairwise, reshape, strided
 

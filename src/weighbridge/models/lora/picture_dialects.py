@@ -113,14 +113,14 @@ def denoiser_changes(lora: LocatedLora, dialect: str) -> Iterator[NamedChange]:
     kind = "unet" if lora.table.names.class_name.startswith("UNet") else "transformer"
     to_diffusers = lora.table.trained if dialect == "kohya" else dialect != "comfy"
     prefix = {"kohya": "lora_unet_", "comfy": "diffusion_model."}.get(dialect, f"{kind}.")
-    changes = [(_name(one, lora.diffusers), one.change) for one in lora.changes]
+    changes = [(module_name(one, lora.diffusers), one.change) for one in lora.changes]
     if to_diffusers != lora.diffusers:
         changes = [*(split_for_diffusers(lora) if to_diffusers else fused_for_file(lora))]
     for module, change in changes:
         yield NamedChange(prefix, module.replace(".", "_") if dialect == "kohya" else module, change)
 
 
-def _name(one: LocatedChange, diffusers: bool) -> str:
+def module_name(one: LocatedChange, diffusers: bool) -> str:
     place = one.place
     template = place.row.diffusers[place.part] if diffusers else place.row.original
     return filled(template, place.numbers).removesuffix(".weight")
@@ -176,7 +176,7 @@ def one_pair(module: str, row: NameRow, changes: list[PictureChange]) -> Picture
     scales = {change.scale for change in changes}
     data = downs[0].read_all().tobytes()
     equal = len(scales) == 1 and all(down.read_all().tobytes() == data for down in downs[1:])
-    down, up = (downs[0], ups) if equal else (concat(downs), _blocks(ups, [change.scale for change in changes]))
+    down, up = (downs[0], ups) if equal else (concat(downs), blocks_of(ups, [change.scale for change in changes]))
     weight = _matrix(down, concat(up))
     whole = as_node(joined(_WEIGHT, row, [*up], weight))
     columns: list[LogicalTensor] = [reshape(one, (one.spec.elements, 1)) for one in dora]
@@ -185,7 +185,7 @@ def one_pair(module: str, row: NameRow, changes: list[PictureChange]) -> Picture
     return changes[0]._replace(parts={"down": down, "up": whole}, scale=scale, lengths=lengths)
 
 
-def _blocks(ups: Sequence[Node], scales: Sequence[float]) -> list[Node]:
+def blocks_of(ups: Sequence[Node], scales: Sequence[float]) -> list[Node]:
     """Second factors for first ones that are placed one below the other, with their scales if these differ."""
     from weighbridge.tensors.nodes import cast, concat, scaled, zeros
 

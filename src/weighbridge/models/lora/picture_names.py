@@ -79,7 +79,7 @@ def located(
             if not missing:
                 places = (LocatedChange(change, place) for change, place in pairs if place is not None)
                 lora = LocatedLora(table, diffusers, tuple(places))
-                found += [lora] if _fits(lora) else []
+                found += [lora] if fits(lora) else []
             elif best is None or len(missing) < len(best):
                 best = missing
     if not found:
@@ -95,7 +95,7 @@ def place_of(change: PictureChange, table: PictureTable, diffusers: bool) -> Nam
     """The place of a change's module in a table, by its names in a dialect; None if the table lacks it."""
     if not change.prefix.underscored:
         return table.names.place_of(change.module + _WEIGHT, diffusers=diffusers)
-    dotted = [name for name in _spelled(_flat(table.id, diffusers), change.module)]
+    dotted = [name for name in _spelled(flat_modules(table.id, diffusers), change.module)]
     return table.names.place_of(dotted[0] + _WEIGHT, diffusers=diffusers) if len(dotted) == 1 else None
 
 
@@ -103,11 +103,11 @@ def text_module(change: PictureChange) -> str | None:
     """The dotted name of a module of a text encoder; None for an unknown one."""
     if not change.prefix.underscored:
         return change.module
-    return next(_spelled(_text_modules(), change.module), None)
+    return next(_spelled(text_modules(), change.module), None)
 
 
 @cache
-def _flat(table: str, diffusers: bool) -> Mapping[str, tuple[str, ...]]:
+def flat_modules(table: str, diffusers: bool) -> Mapping[str, tuple[str, ...]]:
     """The templates of a table's modules, by their form with `_` for `.` and `#` for numbers."""
     names = next(one.names for one in tables() if one.id == table)
     templates = (name for row in names.rows for name in (row.diffusers if diffusers else (row.original,)))
@@ -115,7 +115,7 @@ def _flat(table: str, diffusers: bool) -> Mapping[str, tuple[str, ...]]:
 
 
 @cache
-def _text_modules() -> Mapping[str, tuple[str, ...]]:
+def text_modules() -> Mapping[str, tuple[str, ...]]:
     clip = build_table(documents()["open_clip"])
     return _by_form([*(n.removesuffix(_WEIGHT) for row in clip.rows for n in row.diffusers), *_T5])
 
@@ -136,7 +136,7 @@ def _spelled(forms: Mapping[str, tuple[str, ...]], module: str) -> Iterator[str]
             yield filled(template, match.groups())
 
 
-def _fits(lora: LocatedLora) -> bool:
+def fits(lora: LocatedLora) -> bool:
     """Whether the sizes of the changed matrices are those of one of the table's models."""
     columns = {
         _layer(one.place.row.original): prod(down.spec.shape[1:])

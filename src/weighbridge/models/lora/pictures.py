@@ -123,7 +123,7 @@ def merged(
     Raises UsageError if the LoRA changes modules or shapes that the model doesn't have, and UnsupportedError for
     changes that aren't a LoRA's.
     """
-    parts = (_parts_of_pipeline if model.place.trainer == PIPELINE else _parts_of_file)(model)
+    parts = (parts_of_pipeline if model.place.trainer == PIPELINE else parts_of_file)(model)
     out: dict[str, LogicalTensor] = {}
     absent: dict[int, int] = {}
     for encoder in dict.fromkeys(change.prefix.encoder for change in changes):
@@ -144,7 +144,7 @@ def merged(
     return out, notes
 
 
-def _parts_of_file(model: OpenModel) -> list[PicturePart]:
+def parts_of_file(model: OpenModel) -> list[PicturePart]:
     parts: list[PicturePart] = []
     if model.diffusion is not None and model.diffusion.denoises:
         parts.append(PicturePart(model.diffusion, None))
@@ -156,7 +156,7 @@ def _parts_of_file(model: OpenModel) -> list[PicturePart]:
     return parts
 
 
-def _parts_of_pipeline(model: OpenModel) -> list[PicturePart]:
+def parts_of_pipeline(model: OpenModel) -> list[PicturePart]:
     parts: list[PicturePart] = []
     for part, each in pipeline_of(model).models:
         start, found = f"{part.name}.", each.diffusion
@@ -200,14 +200,14 @@ def read(source: OpenModel) -> Iterator[PictureChange]:
         assert prefix is not None  # checked above
         short = module.removeprefix(FRONT).removeprefix(prefix.text)
         for parts in filter(None, (nodes, bias)) if bias else (nodes,):
-            rank = _checked_rank(parts, path, module)
+            rank = checked_rank(parts, path, module)
             alpha = _alpha(source, stored_alpha, settings.alpha(prefix, short))
             scale = 1.0 if alpha is None or rank is None else alpha / rank
             of_weight = lengths if parts is nodes else None
-            yield PictureChange(prefix, short, parts, scale, _row_lengths(of_weight, parts, names, path))
+            yield PictureChange(prefix, short, parts, scale, row_lengths(of_weight, parts, names, path))
 
 
-def _checked_rank(parts: lycoris.Parts, path: str, module: str) -> int | None:
+def checked_rank(parts: lycoris.Parts, path: str, module: str) -> int | None:
     """The rank of a change. Raises FormatError for parts that don't fit each other."""
     try:
         lycoris.kind_of(frozenset(parts))
@@ -226,7 +226,7 @@ def _checked_rank(parts: lycoris.Parts, path: str, module: str) -> int | None:
     return rank
 
 
-def _row_lengths(lengths: Node | None, parts: lycoris.Parts, names: Mapping[str, str], path: str) -> Node | None:
+def row_lengths(lengths: Node | None, parts: lycoris.Parts, names: Mapping[str, str], path: str) -> Node | None:
     """The lengths of a DoRA, which LyCORIS (wd_on_out=False) stores of columns, as [1, in], and PEFT of a convolution's
     rows as [1, out, 1, 1]."""
     if lengths is None:
@@ -324,15 +324,14 @@ def _targets(view: NamedTensors, changes: list[PictureChange]) -> dict[str, Pict
     modules = [name.removesuffix(".weight") for name in view.tensors if name.endswith(".weight")]
     # transformers 5 saves CLIP without this start of its names, which LoRAs keep
     start = "" if any(module.startswith(_CLIP) for module in modules) else _CLIP
-    dotted: dict[str, list[str]] = {}
-    flat: dict[str, list[str]] = {}
+    names: dict[tuple[bool, str], list[str]] = {}
     for module in modules:
         for name in dict.fromkeys((module, start + module)):
-            dotted.setdefault(name, []).append(module)
-            flat.setdefault(name.replace(".", "_"), []).append(module)
+            names.setdefault((False, name), []).append(module)
+            names.setdefault((True, name.replace(".", "_")), []).append(module)
     out = {}
     for change in changes:
-        found = (flat if change.prefix.underscored else dotted).get(change.module, [])
+        found = names.get((change.prefix.underscored, change.module), [])
         if len(found) > 1:
             raise FormatError(f"{change.module} may be {' or '.join(found)}")
         if found and found[0] + change.tensor in view.tensors:
