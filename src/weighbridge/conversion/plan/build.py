@@ -49,6 +49,8 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.wrapped import unwrapped, unwrapped_folder, without_mlx_names
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from weighbridge.containers.gguf.values import KV
     from weighbridge.conversion.calibrated import Calibrate
 
