@@ -6,10 +6,12 @@ Tensors by their bytes, transformers by its logits, the tokenizer by its tokens,
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from tests.oracles import folded, gguf_file, models, ours, vocabularies
@@ -145,3 +147,14 @@ def test_gguf_from_the_folder_that_came_back_is_the_same_file(
     again = ours.to_gguf(back_of("llama3", "f32"), workshop / "again.gguf", "f32")
     first, second = gguf_file.read(gguf_of("llama3", "f32")), gguf_file.read(again)
     assert gguf_file.differences(gguf_file.sorted_by_name(second), gguf_file.sorted_by_name(first)) == []
+
+
+def test_rows_that_a_folder_has_no_place_for_are_listed(gguf_of: Converter, tmp_path: Path) -> None:
+    """A Granite Switch whose slot without an adapter isn't zeros: none are lost of a file that was made of a folder."""
+    source, changed, tensor = gguf_of("granite-switch", "f32"), tmp_path / "changed.gguf", "blk.0.attn_q.lora_a"
+    shutil.copy(source, changed)
+    stored = next(t for t in gguf.GGUFReader(changed, "r+").tensors if t.name == tensor)
+    stored.data.reshape(-1)[0] = 1
+    for path, lost in ((source, []), (changed, [tensor])):
+        losses = api.plan_convert(path, tmp_path / "back", to="hf").losses
+        assert [loss.tensor for loss in losses if "1 row that" in loss.message] == lost

@@ -27,6 +27,7 @@ class LayoutRow(NamedTuple):
     normalizes   it brings rows to the length that the model's class gives them at run time
     multiplies   it makes one of two joined roles of one shape: their product
     from_config  its arguments are keys of the config, which a GGUF doesn't have
+    drops        undone, it drops rows, which are zeros if the dialect was written from roles
     one_way      its effect, if it can't be undone: a dialect whose tensor has more than the role is only read
     """
 
@@ -40,6 +41,7 @@ class LayoutRow(NamedTuple):
     normalizes: bool = False
     multiplies: bool = False
     from_config: bool = False
+    drops: bool = False
     one_way: str = ""
 
 
@@ -76,8 +78,8 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("times", change="times", from_config=True),
             LayoutRow("rescaled", change="rescaled"),
             LayoutRow("negated_halves", change="NegatedHalves"),
-            LayoutRow("padded", change="Padded"),
-            LayoutRow("slots", change="Slots", splits=False),
+            LayoutRow("padded", change="Padded", drops=True),
+            LayoutRow("slots", change="Slots", splits=False, drops=True),
             LayoutRow("halved", change="Halved", splits=False),
             LayoutRow("unit", change="UnitRows", splits=False, normalizes=True),
             LayoutRow("zero_mean", change="ZeroMean", splits=False, normalizes=True),

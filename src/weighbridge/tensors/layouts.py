@@ -372,7 +372,7 @@ def rescaled(width: int, rank: int) -> Times:
 @dataclass(frozen=True, slots=True)
 class Slots:
     """Stacked adapters [n, 1, rows, columns] (Granite Switch) <-> [n + 1, rows, columns] behind one of zeros, with the
-    rows of each one's `heads` as llama.cpp rotates them; 0: unchanged."""
+    rows of each one's `heads` as llama.cpp rotates them; 0: unchanged. `surplus`: the rows that `undo` drops."""
 
     heads: int
     exact: bool = True
@@ -382,6 +382,9 @@ class Slots:
         if self.heads:
             node = RowMove(row_orders.rope_order, (self.heads * count,)).apply(node)
         return concat([zeros((1, rows, columns), node.spec.dtype), reshape(node, (count, rows, columns))])
+
+    def surplus(self, node: T) -> T:
+        return slice_rows(node, 0, node.spec.shape[1:])
 
     def undo(self, node: T) -> T:
         count, rows, columns = node.spec.shape
@@ -407,7 +410,8 @@ class Halved:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows of the first `rows` tokens (Hugging Face) <-> padded with zeros to the rows of `all` tokens (ggml)."""
+    """Rows of the first `rows` tokens (Hugging Face) <-> padded with zeros to the rows of `all` tokens (ggml).
+    `surplus`: the rows that `undo` drops."""
 
     rows: int
     all: int
@@ -421,6 +425,9 @@ class Padded:
         if not is_plain(node):
             node = decode(node, "rows of zeros are appended")
         return concat([node, zeros((self.all - self.rows, *node.spec.shape[1:]), node.spec.dtype)])
+
+    def surplus(self, node: T) -> T:
+        return slice_rows(node, self.rows, (self.all - self.rows, *node.spec.shape[1:]))
 
     def undo(self, node: T) -> T:
         return slice_rows(node, 0, (self.rows, *node.spec.shape[1:]))

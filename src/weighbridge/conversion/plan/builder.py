@@ -104,6 +104,21 @@ def without_place(model: OpenModel) -> list[Loss]:
     ]
 
 
+def _dropped_rows(model: OpenModel) -> list[Loss]:
+    """Returns one loss per tensor of a GGUF of which a layout change drops rows that should be zeros and aren't."""
+    family, losses = model.family, []
+    calls = {name: row.layouts.get(model.dialect) for name, row in family.rows.items()}
+    dropping = {name for name, call in calls.items() if call is not None and call.row.drops}
+    for name, row in family.rows_of(model.dialect, model.sizes, model.tensors).items() if dropping else ():
+        if row.name in dropping and name in model.tensors:
+            change: Any = family.layout_of(model.dialect, row.name, model.sizes)
+            rows = change.surplus(model.tensors[name])
+            if others := rows.spec.rows - len(probe.zero_rows(rows, 0)):
+                text = f"left out: {plural(others, 'row')} that a {family.name} model has no place for"
+                losses.append(Loss(text, name))
+    return losses
+
+
 def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     """Returns one loss per tensor that `dialect` has no name for, except zeros that only llama.cpp's graph needs."""
     family = model.family
@@ -111,7 +126,8 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     if model.format == "gguf":
         unmapped = [i for i in unmapped if not probe.is_zero(model.roles[i])]
     names = family.holding(model.dialect, model.sizes, model.tensors, unmapped)
-    return [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
+    lost = [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
+    return lost + (_dropped_rows(model) if model.format == "gguf" else [])
 
 
 def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
