@@ -133,15 +133,18 @@ def _rope(model: Candidate) -> Iterator[LoadRefusal]:
 
 def _heads(model: Candidate) -> Iterator[LoadRefusal]:
     # A family's table has one length of a head; llama.cpp has one for keys and one for values. Without a tensor for
-    # values in the last layer, its keys are its values.
-    last = f"blk.{model.layers - 1}.attn_"
-    names = [name for name in model.shapes if name.endswith(("attn_k.weight", "attn_v.weight"))]
-    shared = names and not any(name.endswith(f"{last}v.weight") for name in names)
+    # values in the last layer with keys, these are its values.
+    last = max((name for name in model.shapes if name.endswith("attn_k.weight")), key=_in_order, default="")
+    shared = last and last.replace("attn_k", "attn_v") not in model.shapes
     key = model.get("attention.key_length")
     value = model.whole("attention.value_length") or model.head
     separate = model.architecture in table().one_head_length or shared
     if model.fit and not (separate or model.fit.values_apart) and isinstance(key, int) and value and value != key:
         yield LoadRefusal(f"a key has {key} elements and a value {value} ({model.key('attention.value_length')})")
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    return len(name), name  # of one tensor in all layers, by their numbers
 
 
 def _layers(model: Candidate) -> Iterator[LoadRefusal]:
