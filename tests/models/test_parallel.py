@@ -36,6 +36,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "q_lora_rank": 32, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 16, "v_head_dim": 24,
     } | BASE,
+    "mistral4": {
+        "architectures": ["Mistral4ForCausalLM"], "n_routed_experts": 4, "moe_intermediate_size": 32,
+        "q_lora_rank": 32, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16, "v_head_dim": 24,
+    } | BASE,
     "afmoe": {
         "architectures": ["AfmoeForCausalLM"], "num_experts": 4, "moe_intermediate_size": 32, "num_dense_layers": 1,
         "num_shared_experts": 2,
