@@ -16,6 +16,7 @@ ENCODERS = (
     "XLMRobertaConfig",
     "CamembertConfig",
     "NomicBertConfig",
+    "NomicBertModel",
     "JinaBertModel",
     "ModernBertConfig",
     "Lfm2BidirectionalModel",

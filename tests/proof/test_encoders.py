@@ -102,3 +102,9 @@ def test_positions_that_no_token_takes_are_told_as_lost(folder_of: Callable[[str
     losses = {loss.tensor: loss.message for loss in api.plan_convert(folder_of("roberta"), "elsewhere.gguf").losses}
     assert "rows that no token uses" in losses.pop("embeddings.position_embeddings.weight")
     assert losses.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
+
+
+def test_the_bias_that_follows_the_experts_is_told_as_lost(folder_of: Callable[[str], Path]) -> None:
+    losses = {loss.tensor: loss.message for loss in api.plan_convert(folder_of("nomic-bert-moe"), "x.gguf").losses}
+    assert losses.keys() == {f"encoder.layers.{i}.mlp.experts.bias" for i in (1, 3)}
+    assert {*losses.values()} == {"left out: a nomic-bert-moe GGUF has no place for it"}
