@@ -17,6 +17,7 @@ ENCODERS = (
     "CamembertConfig",
     "NomicBertConfig",
     "NomicBertModel",
+    "XLMRobertaModel",
     "JinaBertModel",
     "ModernBertConfig",
     "Lfm2BidirectionalModel",
