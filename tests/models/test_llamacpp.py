@@ -254,8 +254,9 @@ MET = [
     Met("flux", renamed("flux"), {"llamacpp/architecture"}),
     Met("whisper", renamed("whisper"), {"llamacpp/architecture"}),
     Met("a name without a graph", renamed("gptj"), {"llamacpp/architecture"}),
-    Met("no table of ours", both(renamed("jais"), put(jais__attention__layer_norm_epsilon=("f32", 1e-5))),
-        {"llamacpp/unchecked"}, None),
+    Met("no table of ours", both(renamed("clef"), put(
+        clef__attention__layer_norm_epsilon=("f32", 1e-5), clef__decision__routing_block_count=("u32", 1),
+        clef__decision__block_count=("u32", 1), clef__decision__head_count=("u32", 4))), {"llamacpp/unchecked"}, None),
     Met("a projector", tower, {"llamacpp/companion"}),
     Met("a projector without a modality", both(tower, put(clip__has_vision_encoder=("bool", False))),
         {"llamacpp/companion", "llamacpp/mmproj-modality"}),
