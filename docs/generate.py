@@ -436,12 +436,14 @@ def reference_classes() -> Iterator[str]:
     from weighbridge.models.decision import decision_rows
 
     listed = tomllib.loads((DOCS / "reference-classes.toml").read_text("utf-8"))
-    known = {
-        name: (f, a) for f in families().values() for a in f.architectures.values() for name in (a.name, *a.aliases)
-    }
+    known: dict[str, list[tuple[Family, Architecture]]] = {}
+    for family in families().values():
+        for a in family.architectures.values():
+            for name in (a.name, *a.aliases):
+                known.setdefault(name, []).append((family, a))
     left = listed["absent"]
     states = {
-        name: state_of_class(*known[name]) if name in known else ("absent", left.get(name, ""))
+        name: state_of_class(known[name]) if name in known else ("absent", left.get(name, ""))
         for name in listed["text"]
     }
     states |= {
@@ -468,7 +470,7 @@ def reference_classes() -> Iterator[str]:
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"
     yield "The reference doesn't register these, or converts them by the class of their text model.\n"
-    yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(*known[n])) for n in own))
+    yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(known[n])) for n in own))
 
 
 def projector_classes(
@@ -495,10 +497,11 @@ def projector_classes(
     yield from table(("class", "state", "projector, or what it needs"), rows)
 
 
-def state_of_class(family: Family, architecture: Architecture) -> tuple[str, str]:
-    """The state of a class, and its family."""
-    whole = not architecture.part or bool(architecture.outside)  # a model whose settings are in two objects is one
-    return ("converts" if whole else "partly"), f"`{family.name}`"
+def state_of_class(entries: Sequence[tuple[Family, Architecture]]) -> tuple[str, str]:
+    """The state of a class, and its families."""
+    # a model whose settings are in two objects is one
+    whole = all(not architecture.part or architecture.outside for _, architecture in entries)
+    return ("converts" if whole else "partly"), ticked(dict.fromkeys(family.name for family, _ in entries))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -214,7 +214,8 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
         model = get_model_class(get_model_architecture(known, ModelType.TEXT))
         model.no_mtp = "--no-mtp" in case.flags
         model.lerp_weights = {}  # RWKV's classes keep them from one conversion to the next
-        for cls in (model, getattr(model, "Ministral3Model", model)):  # Mistral3Model leaves the work to another
+        leaves = ("Ministral3Model", "Mistral4Model")  # to which Mistral3Model leaves the work
+        for cls in (model, *(getattr(model, name, model) for name in leaves)):
             cls.set_vocab = lambda self: None
         model._get_suppress_tokens = lambda self: UNTRAINED  # MiniMax's, which asks the tokenizer for them
         with torch.inference_mode(), _exact_exp(), _without_recursion(), _of_floats(), _head_by_head():
@@ -358,7 +359,7 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
     from tests.oracles.models import respelled
 
     newer = any(
-        kind in str(config) for kind in ("ministral3", "glm_moe_dsa", "mellum", "spark2_5")
+        kind in str(config) for kind in ("ministral3", "mistral4", "glm_moe_dsa", "mellum", "spark2_5")
     )  # which wants `rope_parameters`
     config = _spelled_twice(config) if newer else respelled(config)
     config.get("text_config", config).update(_MLX_SAID.get(config["model_type"], {}))

@@ -70,7 +70,8 @@ def meaning(config: Mapping[str, Any], family: Family) -> Any:
         keys = config_to_gguf(config, family, file_type=0)
         made = {name: as_node(node) for name, node in family.derived("gguf", sizes).items()}
         derived = {name: node.read(0, node.spec.rows).tobytes() for name, node in made.items()}
-        return of_config(config, family).values, keys, sizes, derived, config_losses(config, family)
+        folded = [multiplier(key, sizes.facts) for key in family.folded]
+        return of_config(config, family).values, keys, sizes, derived, folded, config_losses(config, family)
     except WeighbridgeError:
         return "refused"
 

@@ -36,6 +36,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "q_lora_rank": 32, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 16, "v_head_dim": 24,
     } | BASE,
+    "mistral4": {
+        "architectures": ["Mistral4ForCausalLM"], "n_routed_experts": 4, "moe_intermediate_size": 32,
+        "q_lora_rank": 32, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16, "v_head_dim": 24,
+    } | BASE,
     "afmoe": {
         "architectures": ["AfmoeForCausalLM"], "num_experts": 4, "moe_intermediate_size": 32, "num_dense_layers": 1,
         "num_shared_experts": 2,
@@ -150,7 +155,7 @@ SEEN = {
 REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
         "dec_only", "q_norm", "k_norm", "q_swa", "o_swa", "attn_gate_swa",
-        "vision_qkv", "vision_o", "vision_gate", "vision_up", "vision_down", "lightning_qkv", "lightning_norm",
+        "q_b_swa", "k_b_swa", "v_b_swa", "vision_qkv", "vision_o", "vision_gate", "vision_up", "vision_down", "lightning_qkv", "lightning_norm",
         "lightning_o", "v_moe", "v_exp", "q_gain", "res_gate", "res_up", "res_down", "q_pairs", "k_pairs"}  # fmt: skip
 NORMS = {"ssm_norm"}
 

@@ -286,6 +286,16 @@ def routes(name: str, shape: Sequence[int], generator: Any) -> Any:
     return (first + torch.arange(shape[1])) % EXPERTS
 
 
+def _language_models() -> Any:
+    """AutoModelForCausalLM, with a class that transformers leaves out of its list."""
+    import transformers
+
+    transformers.AutoModelForCausalLM.register(
+        transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
+    )
+    return transformers.AutoModelForCausalLM
+
+
 def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     """`folder` with weights, config, tokenizer and, for the embedding model, its pooling files."""
     import torch
@@ -295,7 +305,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     if case.shapes:
         return _published(case, folder, dtype)
     config = getattr(transformers, case.config)(vocab_size=vocabularies.SIZES[case.tokenizer], **case.options)
-    auto = transformers.AutoModel if case.bert else transformers.AutoModelForCausalLM
+    auto = transformers.AutoModel if case.bert else _language_models()
     torch.manual_seed(0)
     model = getattr(transformers, case.head)(config) if case.head else auto.from_config(config)
     if (
@@ -434,7 +444,7 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
     settings = transformers.AutoConfig.from_pretrained(folder)
     classifier = settings.architectures[0].endswith("ForSequenceClassification")
     encoder = transformers.AutoModelForSequenceClassification if classifier else transformers.AutoModel
-    auto = encoder if embedding else transformers.AutoModelForCausalLM
+    auto = encoder if embedding else _language_models()
     if settings.model_type in ("t5", "mt5", "umt5", "glm5_next", "chameleon", "muse_glimmer"):
         auto = getattr(transformers, settings.architectures[0])
     # of UMT5's class: whether what goes into the output is divided. Said before, it would part the embeddings.

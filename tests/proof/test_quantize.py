@@ -457,7 +457,7 @@ def test_an_architecture_is_refused_where_llama_quantize_refuses_it(architecture
 
 
 #: llama-quantize aborts at their convolutions (llama-quant.cpp:1365, GGML_ASSERT).
-WITH_CONFORMER = ("gemma4-audio", "embedding-gemma2-audio", "gemma3n", "lfm2-audio")
+WITH_CONFORMER = ("gemma4-audio", "embedding-gemma2-audio", "gemma3n", "lfm2-audio", "nemotron-omni", "d1-omni")
 FTYPES_OF_TOWERS = ("Q8_0", "Q4_K_S", "Q5_0", "Q5_K_M", "Q3_K_L", "Q2_K", "IQ4_XS", "F16")
 
 

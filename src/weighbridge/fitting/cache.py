@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BY_NAME, F16, DType
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.records import dataclass
 from weighbridge.fitting.rules import rules
@@ -205,9 +205,12 @@ def _is_list(value: Any) -> bool:
 
 
 def cache_of(keys: Mapping[str, Any]) -> CacheModel:
-    """Returns the layers' caches. Raises FormatError, with the key's name, for a missing or invalid number."""
+    """Returns the layers' caches. Raises FormatError, with the key's name, for a missing or invalid number, and
+    UnsupportedError for an architecture whose cache isn't computed."""
     at = ArchitectureKeys(keys)
-    kind = rules().cache_kind(at.architecture)
+    if at.architecture in rules().cache.unmodelled:
+        raise UnsupportedError(f"the memory of llama.cpp's cache isn't known for {at.architecture}")
+    kind = "none" if at.get("decision.type") in rules().cache.without else rules().cache_kind(at.architecture)
     window, slides = _sliding(at)
     layers = _KINDS[kind](at, slides)
     return CacheModel(

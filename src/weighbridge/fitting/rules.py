@@ -31,6 +31,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     """The kinds of caches with their architectures, and the parameters of some architectures."""
 
     kind: dict[str, frozenset[str]]
+    without: frozenset[str]
+    unmodelled: frozenset[str]
     predicting: frozenset[str]
     own_widths: tuple[str, ...]
     interval: dict[str, int]

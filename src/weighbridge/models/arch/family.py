@@ -109,6 +109,8 @@ class Family(FamilyNames):
                 has_part = model_type in chosen.part_aliases or any(model_type == a.stated_type for a in plain)
             if not has_part:
                 return None
+        if chosen.part_types and (chosen.part_config(config) or {}).get("model_type", "") not in chosen.part_types:
+            return None
         if chosen.requires is None and chosen.forbids is None:
             return chosen
         try:

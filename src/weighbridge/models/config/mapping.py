@@ -297,6 +297,9 @@ def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family
     return covered
 
 
+_NEWER: Final = ("mrope_section", "llama_4_scaling_beta")
+
+
 def _restore_rotation(
     config: dict[str, Any], metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str],
     vectors: Vectors,
@@ -334,7 +337,7 @@ def _restore_rotation(
         full = {"rope_type": "default", **rope, "rope_theta": theta}
         config["rope_parameters"] = {"full_attention": full, "sliding_attention": {"rope_type": "default", **sliding}}
     losses += _restore_share(metadata, family, config)
-    if "mrope_section" in rope:  # readers of a class with sections (mlx-lm's Qwen 3.5) know only version 5's spelling
+    if not rope.keys().isdisjoint(_NEWER):  # readers of a class with these (mlx-lm's) know only version 5's spelling
         moved = {key: config.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in config}
         config["rope_parameters"] = {**config.pop("rope_scaling"), **moved}
     if newer:

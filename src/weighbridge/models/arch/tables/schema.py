@@ -62,6 +62,9 @@ class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
         str | None, _doc("default `model_type` of that object; the family must have a class of this type")
     ] = None
     part_aliases: Annotated[Words, _doc("other `model_type`s of that object")] = []
+    part_types: Annotated[
+        Words, _doc('`model_type`s of that object in models of this family, `""` if it has none; default: any')
+    ] = []
     requires: Annotated[str | None, _doc("set of layers that may not be empty in a model of this family")] = None
     forbids: Annotated[str | None, _doc("set of layers that must be empty")] = None
     known_as: Annotated[
