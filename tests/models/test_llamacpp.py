@@ -53,7 +53,7 @@ def verdict(path: Path) -> bool | None:
 # ---------------------------------------------------------------- families
 
 KEPT = 8  # faults of a family's model that are tried
-TYPED = ("bert", "nomic-bert")  # whose number of token types stands among the tokenizer's keys
+TYPED = ("bert", "nomic-bert", "nomic-bert-moe")  # whose number of token types stands among the tokenizer's keys
 
 
 def family_model(name: str) -> tuple[Metadata, Tensors]:

@@ -16,6 +16,8 @@ ENCODERS = (
     "XLMRobertaConfig",
     "CamembertConfig",
     "NomicBertConfig",
+    "NomicBertModel",
+    "XLMRobertaModel",
     "JinaBertModel",
     "ModernBertConfig",
     "Lfm2BidirectionalModel",

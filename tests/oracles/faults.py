@@ -228,6 +228,23 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
         "norms-swapped": swapped(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
         "types-zero": edited("token_types.weight", _zeros),
     },
+    "jina-bert-v3": {
+        "q-k-v-turned": edited(f"{BLOCK}attn_qkv.weight", lambda t: np.roll(t.data, 64, axis=0)),
+        "q-k-v-biases-turned": edited(f"{BLOCK}attn_qkv.bias", lambda t: np.roll(t.data, 64)),
+        "norms-swapped": swapped(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
+        "types-zero": edited("token_types.weight", _zeros),
+    },
+    "nomic-bert-moe": {
+        "q-k-v-turned": edited(f"{BLOCK}attn_qkv.weight", lambda t: np.roll(t.data, 64, axis=0)),
+        "q-k-v-biases-turned": edited(f"{BLOCK}attn_qkv.bias", lambda t: np.roll(t.data, 64)),
+        "norms-swapped": swapped(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
+        "experts-turned": edited(f"{BLOCK}ffn_up_exps.weight", lambda t: np.roll(t.data, 1, axis=0)),
+        "down-transposed": edited(
+            f"{BLOCK}ffn_down_exps.weight", lambda t: t.data.swapaxes(1, 2).reshape(t.data.shape)
+        ),
+        "router-negated": edited(f"{BLOCK}ffn_gate_inp.weight", lambda t: -t.data),
+        "types-zero": edited("token_types.weight", _zeros),
+    },
     "t5": {
         "gate-up-swapped": swapped("dec.blk.1.ffn_gate.weight", "dec.blk.1.ffn_up.weight"),
         "cross-k-v-swapped": swapped("dec.blk.1.cross_attn_k.weight", "dec.blk.1.cross_attn_v.weight"),
@@ -386,6 +403,20 @@ KEYS: dict[str, dict[str, Fault]] = {
         "theta": set_key("nomic-bert.rope.freq_base", 1000.0),
         "pooling": set_key("nomic-bert.pooling_type", 2),
         "layers": set_key("nomic-bert.block_count", 1),
+    },
+    "jina-bert-v3": {
+        "eps": set_key("jina-bert-v3.attention.layer_norm_epsilon", 1e-5),
+        "heads": set_key("jina-bert-v3.attention.head_count", 2),
+        "theta": set_key("jina-bert-v3.rope.freq_base", 10000.0),
+        "pooling": set_key("jina-bert-v3.pooling_type", 2),
+    },
+    "nomic-bert-moe": {
+        "eps": set_key("nomic-bert-moe.attention.layer_norm_epsilon", 1e-5),
+        "heads": set_key("nomic-bert-moe.attention.head_count", 2),
+        "theta": set_key("nomic-bert-moe.rope.freq_base", 10000.0),
+        "pooling": set_key("nomic-bert-moe.pooling_type", 2),
+        "experts-of-a-token": set_key("nomic-bert-moe.expert_used_count", 3),
+        "layers": set_key("nomic-bert-moe.block_count", 2),
     },
     "t5": {
         "eps": set_key("t5.attention.layer_norm_rms_epsilon", 1e-6),

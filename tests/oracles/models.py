@@ -363,7 +363,7 @@ def _published(case: Case, folder: Path, dtype: str) -> Path:
     if case.finish:
         case.finish(folder)
     if case.pools:
-        _write_pooling(folder, config["hidden_size"])
+        _write_pooling(folder, config.get("hidden_size") or config["n_embd"])
     return folder
 
 

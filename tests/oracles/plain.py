@@ -21,6 +21,7 @@ class Plain:
 
     forward: Callable[[Config, Weights, Any], Any]
     encodes: bool = False
+    variant: str = ""  # the key of a config that says it is meant: transformers computes the class without
 
     def load(self, folder: Path, **settings: Any) -> Callable[..., Any]:
         """The model with a folder's weights in f32, called as transformers' are; `settings` override its config."""

@@ -76,10 +76,13 @@ class Twin:
 
 def of(folder: Path) -> Twin | plain.Plain | None:
     """The twin of a folder's class, where that is none of transformers', or what else computes it."""
-    said = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
+    config = json.loads((folder / "config.json").read_text())
+    said = config.get("architectures") or [""]
     names = (m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("plain"))
     rooms = (import_module(f"tests.oracles.{name}") for name in names)
-    written_out = {name: model for room in rooms for name, model in room.MODELS.items()}
+    every = [row for room in rooms for row in room.MODELS.items()]
+    meant = config | {"": True}
+    written_out = {name: model for name, model in every if meant.get(getattr(model, "variant", ""))}
     return TWINS.get(said[0]) or written_out.get(said[0])
 
 

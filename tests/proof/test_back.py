@@ -30,6 +30,7 @@ RETURNING = sorted(name for name, case in CASES.items() if case.returns)
 _POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
 LOST = dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "jina-bert-v2"), _POOLER)
 LOST |= {"roberta-labels": {f"roberta.{name}" for name in _POOLER}}
+LOST |= {"jina-bert-v3": {"roberta.pooler.dense.parametrizations.weight.original", "roberta.pooler.dense.bias"}}
 # Positions that no token takes, before the first behind the padding token's number: a GGUF begins there.
 _POSITIONS = "embeddings.position_embeddings.weight"
 UNUSED = dict.fromkeys(("roberta", "xlm-roberta", "camembert"), (_POSITIONS, 2))

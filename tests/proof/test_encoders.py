@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.oracles import llamacpp, models
-from tests.oracles.families import encoders
+from tests.oracles.families import encoders, nomic_jina
 
 import weighbridge as api
 
@@ -102,3 +102,17 @@ def test_positions_that_no_token_takes_are_told_as_lost(folder_of: Callable[[str
     losses = {loss.tensor: loss.message for loss in api.plan_convert(folder_of("roberta"), "elsewhere.gguf").losses}
     assert "rows that no token uses" in losses.pop("embeddings.position_embeddings.weight")
     assert losses.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
+
+
+def test_the_bias_that_follows_the_experts_is_told_as_lost(folder_of: Callable[[str], Path]) -> None:
+    losses = {loss.tensor: loss.message for loss in api.plan_convert(folder_of("nomic-bert-moe"), "x.gguf").losses}
+    assert losses.keys() == {f"encoder.layers.{i}.mlp.experts.bias" for i in (1, 3)}
+    assert {*losses.values()} == {"left out: a nomic-bert-moe GGUF has no place for it"}
+
+
+def test_the_adapters_of_tasks_are_told_as_lost(folder_of: Callable[[str], Path]) -> None:
+    losses = {loss.tensor: loss.message for loss in api.plan_convert(folder_of("jina-bert-v3"), "x.gguf").losses}
+    stored = nomic_jina.CASES["jina-bert-v3"].shapes
+    adapters = {name for name in stored if name.endswith(("lora_A", "lora_B"))}
+    assert losses.keys() == {*adapters, *(name for name in stored if name.startswith("roberta.pooler."))}
+    assert {*losses.values()} == {"left out: a jina-bert-v3 GGUF has no place for it"}

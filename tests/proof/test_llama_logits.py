@@ -133,7 +133,15 @@ def test_an_unchanged_copy_shows_nothing(
         assert distance(name, path) < (BERT_TOLERANCE if name == "bert" else TOLERANCE)
 
 
-ENCODERS = ["modernbert-labels", "roberta-labels", "nomic-bert", "t5", "gemmaembedding"]
+ENCODERS = [
+    "modernbert-labels",
+    "roberta-labels",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "jina-bert-v3",
+    "t5",
+    "gemmaembedding",
+]
 
 
 @pytest.mark.mutation

@@ -451,6 +451,11 @@ UNSAID: dict[str, dict[str, Any]] = {
         "prenorm": True,
         "rotary_emb_fraction": 0.5,
         "rotary_emb_interleaved": True,
+        "parallel_block": True,
+        "parallel_block_tied_norm": True,
+        "scale_attn_weights": False,
+        "scale_attn_by_inverse_layer_idx": True,
+        "ffn_div": 2,
         "rope.rope_type": "linear",
     },
     "modernbert": {
