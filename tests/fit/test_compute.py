@@ -15,6 +15,7 @@ from tests.oracles import llamacpp_memory
 from tests.oracles.llamacpp_memory import Breakdown, Settings
 
 from weighbridge.base.dtypes import BF16
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion import dtype_policy
@@ -95,7 +96,7 @@ def plain(keys: Mapping[str, KV]) -> dict[str, Any]:
     return {key: kv.value for key, kv in keys.items()}
 
 
-@pytest.mark.parametrize("name", UNMODELLED)
+@pytest.mark.parametrize("name", sorted(UNMODELLED))
 def test_a_cache_that_is_not_known_is_an_error(name: str) -> None:
     with pytest.raises(UnsupportedError, match="isn't known"):
         cache_of(plain(recorded(name)[0]))

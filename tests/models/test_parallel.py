@@ -155,7 +155,8 @@ SEEN = {
 REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
         "dec_only", "q_norm", "k_norm", "q_swa", "o_swa", "attn_gate_swa",
-        "q_b_swa", "k_b_swa", "v_b_swa", "vision_qkv", "vision_o", "vision_gate", "vision_up", "vision_down", "lightning_qkv", "lightning_norm",
+        "q_b_swa", "k_b_swa", "v_b_swa",
+        "vision_qkv", "vision_o", "vision_gate", "vision_up", "vision_down", "lightning_qkv", "lightning_norm",
         "lightning_o", "v_moe", "v_exp", "q_gain", "res_gate", "res_up", "res_down", "q_pairs", "k_pairs"}  # fmt: skip
 NORMS = {"ssm_norm"}
 

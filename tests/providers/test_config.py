@@ -47,10 +47,13 @@ STRETCHED = {
     ("talkie-silent", "logit_scale"),
 }  # fmt: skip
 # Where keys and config.json differ: layers that predict further tokens are counted, a window that nothing uses is left
-# out.
+# out, as are experts that no layer has.
 COUNTED = frozenset(
-    {"layers", "sliding_window", "heads", "norm_eps", "embedding_scale", "residual_scale", "logit_softcap"}
-)
+    {
+        "layers", "sliding_window", "heads", "norm_eps", "embedding_scale", "residual_scale", "logit_softcap",
+        "experts_used",
+    }
+)  # fmt: skip
 
 
 @cache
@@ -88,7 +91,7 @@ def test_a_gguf_and_a_config_give_one_config(name: str) -> None:
         return
     mine = own(name)
     assert mine.dim > 0
-    if without_gguf(name):
+    if without_gguf(name) or CASES[name].computed:
         return
     theirs = restored(name)
     unheld = CASES[name].unheld

@@ -105,8 +105,8 @@ def _converted(model: OpenModel, dialect: str, prefix: str) -> Iterator[tuple[st
     for name, slot in family.expansion("gguf", sizes).places.items():
         if name in metadata_tensors:
             continue
-        formula = family.rows[slot.roles[0]].derived
-        follows = formula is not None and MAKERS[formula](sizes.facts) is not None  # from the config
-        if slot.need is None or follows or _is_filled(family, slot) or not present.isdisjoint(slot.instances):
+        row = family.rows[slot.roles[0]]
+        follows = row.derived is not None and MAKERS[row.derived](sizes.facts) is not None  # from the config
+        if slot.need is None or follows or "gguf" in row.filled or not present.isdisjoint(slot.instances):
             shape = without_leading_ones(slot.shape)
             yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype, f32))
