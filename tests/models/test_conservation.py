@@ -22,6 +22,7 @@ from weighbridge.base.errors import RefusedError, WeighbridgeError
 from weighbridge.cli.main import BY_NAME, load, main
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import families, family_of_hf, read_family
+from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import store
 from weighbridge.models.config.losses import config_losses, unread
 from weighbridge.models.config.mapping import config_to_gguf

@@ -131,8 +131,10 @@ class Case:
 
     @property
     def whole(self) -> bool:
-        """Whether it goes to GGUF and back in the proofs: it has a tokenizer, and no head that a GGUF doesn't hold."""
-        return (self.head is None or self.classifies or self.head in _BARE) and self.tokenizer != "none"
+        """Whether it goes to GGUF and back in the proofs: it has a tokenizer, no head that a GGUF doesn't hold, and
+        no tensor that is computed from several."""
+        two_way = self.tokenizer != "none" and not self.computed
+        return (self.head is None or self.classifies or self.head in _BARE) and two_way
 
     @property
     def classifies(self) -> bool:

@@ -107,6 +107,6 @@ def _converted(model: OpenModel, dialect: str, prefix: str) -> Iterator[tuple[st
             continue
         formula = family.rows[slot.roles[0]].derived
         follows = formula is not None and MAKERS[formula](sizes.facts) is not None  # from the config
-        if slot.need is None or follows or not present.isdisjoint(slot.instances):
+        if slot.need is None or follows or _is_filled(family, slot) or not present.isdisjoint(slot.instances):
             shape = without_leading_ones(slot.shape)
             yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype, f32))
