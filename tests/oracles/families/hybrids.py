@@ -149,6 +149,7 @@ CASES = table(
         flags=("--no-mtp",),
         said=_NONE,
         unheld=frozenset(_FURTHER),
+        beside=("visual.x.weight",),
     ),
     _case(
         "qwen35-further",
