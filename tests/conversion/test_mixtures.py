@@ -206,7 +206,7 @@ def name_faults(good: dict[str, Any]) -> Iterator[Fault]:
         for word in keep[column]:
             yield f"keep {word}", _FEW[:1], {**good, "keep": {**keep, column: [w for w in keep[column] if w != word]}}
     for arch, parts in keep["architecture"].items():
-        # those of mmproj files aren't llama-quantize's: tests/proof/test_quantize.py, tests/models/test_images_in_llamacpp.py
+        # those of mmproj files are ours: tests/proof/test_quantize.py
         for part in () if arch.startswith("clip ") else parts:
             bad = {**keep, "architecture": {**keep["architecture"], arch: [p for p in parts if p != part]}}
             yield f"keep {part} of {arch}", _FEW[:1], {**good, "keep": bad}
