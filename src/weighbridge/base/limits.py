@@ -208,7 +208,7 @@ XML_DEPTH: Final = 64
 # Tensors of a TensorFlow Lite model, activations included: large models have some 10,000.
 FLATBUFFER_TENSORS: Final = 1_000_000
 
-# Patterns of many names in a ZeRO checkpoint, each of which is compared with each name: Megatron-DeepSpeed has some 20.
+# Patterns for names in a ZeRO checkpoint. Each pattern is compared with each name; Megatron-DeepSpeed has some 20.
 PART_PATTERNS: Final = 1024
 
 # A recipe of `wb quantize`: the longest has a pair of 200 bytes for each of 80,000 tensors.

@@ -209,8 +209,11 @@ def cache_of(keys: Mapping[str, Any]) -> CacheModel:
     UnsupportedError for an architecture whose cache isn't computed."""
     at = ArchitectureKeys(keys)
     if at.architecture in rules().cache.unmodelled:
-        raise UnsupportedError(f"the memory of llama.cpp's cache isn't known for {at.architecture}")
-    kind = "none" if at.get("decision.type") in rules().cache.without else rules().cache_kind(at.architecture)
+        reason = f"the memory of llama.cpp's cache isn't known for {at.architecture}"
+        raise UnsupportedError(reason, hint="wb inspect shows the size of the weights")
+    kind = (
+        "none" if at.get("decision.type") in rules().cache.uncached_decisions else rules().cache_kind(at.architecture)
+    )
     window, slides = _sliding(at)
     layers = _KINDS[kind](at, slides)
     return CacheModel(

@@ -31,7 +31,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     """The kinds of caches with their architectures, and the parameters of some architectures."""
 
     kind: dict[str, frozenset[str]]
-    without: frozenset[str]
+    uncached_decisions: frozenset[str]
     unmodelled: frozenset[str]
     predicting: frozenset[str]
     own_widths: tuple[str, ...]

@@ -371,7 +371,7 @@ def rescaled(width: int, rank: int) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Stacked adapters [n, 1, rows, columns] (Granite Switch) <-> [n + 1, rows, columns] behind one of zeros, with the
+    """Stacked adapters [n, 1, rows, columns] (Granite Switch) <-> [n + 1, rows, columns], the first all zeros, with the
     rows of each one's `heads` as llama.cpp rotates them; 0: unchanged. `surplus`: the rows that `undo` drops."""
 
     heads: int

@@ -1,5 +1,4 @@
-"""An mmproj file as llama.cpp's mtmd runs it: what its towers compute of an image or a sound. Flash attention and the
-GPU are switched off, as in `llamacpp.py`."""
+"""Runs the towers of an mmproj file on an image or a sound, in llama.cpp's mtmd, without flash attention and GPU."""
 
 from __future__ import annotations
 

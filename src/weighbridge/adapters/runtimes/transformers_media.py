@@ -1,4 +1,4 @@
-"""What the towers of a model folder compute of an image, as transformers runs them."""
+"""Runs the towers of a model folder on an image, in transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TransformersTowers(TransformersRuntime):
 
     def media(self, path: str) -> NDArray[np.float32]:
         """The embeddings that the language model reads in the place of an image ([height, width, 3], uint8) in an .npy
-        file: [tokens, width]. Those for deeper layers (DeepStack) are behind one another, as in llama.cpp."""
+        file: [tokens, width]. Those for deeper layers (DeepStack) follow in the same rows, as in llama.cpp."""
         import torch
         import transformers
 

@@ -151,7 +151,7 @@ def _build(
 
 
 def _warnings(model: OpenModel, written: writers.Written, path: Path, big_endian: bool, container: str) -> list[str]:
-    """What llama.cpp won't load, what the target's links mean, and files that are too large for its file system."""
+    """Warnings: files that llama.cpp won't load, links at the target, files that are too large for its file system."""
     found: list[str] = []
     if container == "gguf":
         from weighbridge.conversion.gguf.loadable import check_loadable  # late: it loads the rules of llama.cpp

@@ -105,7 +105,7 @@ def without_place(model: OpenModel) -> list[Loss]:
 
 
 def _dropped_rows(model: OpenModel) -> list[Loss]:
-    """Returns one loss per tensor of a GGUF of which a layout change drops rows that should be zeros and aren't."""
+    """Returns one loss per tensor of a GGUF whose surplus rows, which its layout change drops, aren't zeros."""
     family, losses = model.family, []
     calls = {name: row.layouts.get(model.dialect) for name, row in family.rows.items()}
     dropping = {name for name, call in calls.items() if call is not None and call.row.drops}

@@ -1,4 +1,4 @@
-"""Compares what the towers of two forms of a model compute of an image and of a sound."""
+"""Runs the towers of two forms of a model on an image and a sound, and compares the embeddings."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ def checks(a: OpenModel, b: OpenModel, bounds: RunBounds) -> Iterator[ProveCheck
         media["image"] = [_picture(side) for side in (*first, *_SIDES)]
     if mmproj.metadata.get(_HEARS):
         media["sound"] = [_sound()]
+    if not media:
+        yield ProveCheck("run", "not-checked", f"{mmproj.place.path} states neither the size of its images nor a sound")
     width = next((width.size for width in projected_widths(candidate_of(mmproj))), 0)
     unknown = "" if 0 < width <= _WIDEST else f"{mmproj.place.path} states no width of its embeddings"
     if reason := unknown or _obstacle(a) or _obstacle(b):
@@ -68,7 +70,7 @@ def checks(a: OpenModel, b: OpenModel, bounds: RunBounds) -> Iterator[ProveCheck
 def _check(
     name: str, versions: Sequence[Media], models: Sequence[tuple[OpenModel, RuntimeProcess]], bounds: RunBounds
 ) -> ProveCheck:
-    """Compares the embeddings of the first version of which both compute as many."""
+    """Compares the embeddings of the first version for which both programs compute equally many."""
     counts = (0, 0)
     for version in versions:
         with spooled(io.BytesIO(_saved(version)), "media.npy") as path:
