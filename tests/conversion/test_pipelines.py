@@ -393,3 +393,12 @@ def test_an_unknown_denoiser(tmp_path: Path) -> None:
         wb.convert(folder, f"{tmp_path}/out/", to="gguf")
     wb.convert(folder, f"{tmp_path}/f16/", dtype="f16")
     assert load(tmp_path / "f16/transformer/diffusion_pytorch_model.safetensors")["x.weight"].dtype == torch.float16
+
+
+@pytest.mark.parametrize("write", [wb.convert, wb.quantize])
+def test_a_pipeline_without_a_gguf(write: Callable[..., Any], tmp_path: Path) -> None:
+    folder = pipelines.write(tmp_path / "p", {"vae": pipelines.vae()})
+    arguments: dict[str, Any] = {"to": "gguf"} if write is wb.convert else {"ftype": "Q4_0"}
+    with pytest.raises(UnsupportedError, match="has no part that can be a GGUF"):
+        write(folder, f"{tmp_path}/out/", **arguments)
+    assert not (tmp_path / "out").exists()

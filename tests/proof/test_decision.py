@@ -189,6 +189,12 @@ def _of_another_width(folder: Path) -> None:
     (folder / "training_config.json").write_text(json.dumps(config))
 
 
+def _without_its_width(folder: Path) -> None:
+    config = {"args": {"head_dim": _HEAD}}
+    torch.save({"head": {"q.weight": torch.ones(2, 3)}}, folder / "head.pt")
+    (folder / "training_config.json").write_text(json.dumps(config))
+
+
 def _one_label_more(folder: Path) -> None:
     config = {"temperature": 1.25, "token_ids": [*_LABELS, 9]}
     (folder / "decision_config.json").write_text(json.dumps(config))
@@ -212,6 +218,7 @@ def _a_temperature_of_text(folder: Path) -> None:
     ("name", "change", "match"),
     [
         ("KevModel", _of_another_width, "pointer head"),
+        ("KevModel", _without_its_width, "head_dim"),
         ("PplxDeciderModel", _one_label_more, "a row for each label"),
         ("PplxDeciderModel", _a_label_twice, "a row for each label"),
         ("PplxDeciderModel", _a_token_outside, "token_ids"),

@@ -48,7 +48,7 @@ def tensors_of(decision: Decision, model: OpenModel) -> dict[str, LogicalTensor]
     path = decision.path(decision.row.pointer)
     head = open_weights(path).logical
     names = [f"head.{part}.{end}" for part in _PARTS for end in ("weight", "bias")]
-    width, rows = model.sizes["N"], integer(_head_of(decision)["head_dim"], "head_dim", 1)
+    width, rows = model.sizes["N"], integer(_head_of(decision).get("head_dim"), "head_dim", 1)
     shapes = {name: (rows, width) if name.endswith("weight") else (rows,) for name in names}
     if (found := {name: node.spec.shape for name, node in head.items()}) != shapes:
         raise FormatError("isn't a pointer head of the model", path=str(path), expected=shapes, found=found)
@@ -93,7 +93,9 @@ def add_keys(draft: PlanBuilder, decision: Decision | None, architecture: str) -
     temperatures: dict[str, Any] = dict(decision.temperatures())
     if decision.row.pointer:
         head = _head_of(decision)
-        keys[f"{architecture}.embedding_length_out"] = KV("u32", len(_PARTS) * integer(head["head_dim"], "head_dim", 1))
+        keys[f"{architecture}.embedding_length_out"] = KV(
+            "u32", len(_PARTS) * integer(head.get("head_dim"), "head_dim", 1)
+        )
         temperatures |= dict.fromkeys(QUESTIONS, head.get("temperature"))
     if decision.row.in_table:
         keys, temperatures = {}, {}

@@ -42,7 +42,14 @@ def plan_folder(pipeline: Pipeline, target: Target, plan: PartPlanner) -> Plan:
     for part, each in pipeline.models:
         inner = Target(path / part.name / f"{part.name}.gguf", _GGUF, options)
         plans.append((part.name, gguf_or_unchanged(part, each, lambda model: plan(model, inner), plan)))  # noqa: B023
+    check_some(pipeline, plans)
     return joined(pipeline, path, kind, plans)
+
+
+def check_some(pipeline: Pipeline, plans: Sequence[tuple[str, Plan]]) -> None:
+    """Raises UnsupportedError if no part becomes a GGUF."""
+    if not any(plan.format == _GGUF for _, plan in plans):
+        raise UnsupportedError(f"{pipeline.whole.place.path} has no part that can be a GGUF")
 
 
 def files_of_parts(pipeline: Pipeline, path: Path) -> UsageError:

@@ -13,7 +13,7 @@ from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import flag
 from weighbridge.conversion.options import QuantizeOptions, WriteOptions
-from weighbridge.conversion.pipelines.folder import PartPlanner, files_of_parts, gguf_or_unchanged, joined
+from weighbridge.conversion.pipelines.folder import PartPlanner, check_some, files_of_parts, gguf_or_unchanged, joined
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.quantize import plan as quantizing
@@ -46,6 +46,7 @@ def plan_quantized(
     for part, each in pipeline.models:
         quantize = partial(_quantize, path / part.name / f"{part.name}.gguf", ftype, options, write)
         plans.append((part.name, gguf_or_unchanged(part, each, quantize, plan)))
+    check_some(pipeline, plans)
     whole = joined(pipeline, path, "gguf", plans)
     made = [(part, one) for part, one in plans if isinstance(one, QuantizePlan)]
     shared: dict[str, Any] = {one.name: getattr(whole, one.name) for one in fields(Plan)}
