@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,10 @@ _REPORT = "import json, sys; print('\\n' + json.dumps([*sys.modules]))"
 
 def modules_after(code: str) -> set[str]:
     """The modules that are loaded when `code` has run."""
-    done = subprocess.run([sys.executable, "-c", f"{code}\n{_REPORT}"], capture_output=True, text=True, check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{_REPORT}"], capture_output=True, text=True, check=True, env=environment
+    )
     return set(json.loads(done.stdout.rstrip().splitlines()[-1]))
 
 
@@ -128,7 +132,9 @@ def places(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 @pytest.mark.parametrize("command", BUDGETS)
 def test_a_command_loads_no_more_modules_than_its_budget(command: str, places: dict[str, str]) -> None:
-    found = after_command(*command.format(**places).split())
+    arguments = command.format(**places).split()
+    after_command(*arguments)  # the first start compiles the tables, which loads tomllib
+    found = after_command(*arguments)
     ours = {m for m in found if m.partition(".")[0] == "weighbridge"}
     others = found - ours
     most, most_others = BUDGETS[command]
