@@ -31,6 +31,8 @@ from weighbridge.models.llamacpp import rules as module
 from weighbridge.models.llamacpp.candidate import table
 from weighbridge.models.llamacpp.projectors import table as projector_table
 from weighbridge.models.llamacpp.rules import COMPANION, RULES, findings
+from weighbridge.page.verdict import Level
+from weighbridge.page.verdict import verdict as page_verdict
 
 F32, Q4_0 = BY_NAME["F32"], BY_NAME["Q4_0"]
 Change = Callable[[Metadata, Tensors], None]
@@ -333,6 +335,13 @@ def test_a_file_as_it_is_met(met: Met, tmp_path: Path) -> None:
     found = {f.rule for f in report.findings}
     assert (found if met.whole else found & met.rules) == met.rules
     assert report.verdicts[0].accepts is met.loads
+
+
+@pytest.mark.parametrize("met", [met for met in MET if COMPANION in met.rules], ids=lambda met: met.name)
+def test_the_page_refuses_a_companion_as_verify_does(met: Met, tmp_path: Path) -> None:
+    path = written(met, tmp_path)
+    answer = page_verdict(str(path), wb.verify(path), wb.scan(path)).answers[3]
+    assert answer.level is (Level.ERROR if met.loads is False else Level.INFO), answer
 
 
 @pytest.mark.oracle
