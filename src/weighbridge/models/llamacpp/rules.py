@@ -26,6 +26,7 @@ _EMBEDDING: Final = "token_embd.weight"
 # ---- kinds of files ----
 
 MMPROJ: Final = "--mmproj"
+_TAKEN: Final = "llama.cpp takes it as {}"
 
 _COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": MMPROJ, "imatrix": "--imatrix"})
 
@@ -37,16 +38,12 @@ def option_of(model: Candidate) -> str:
 
 def _companion(model: Candidate) -> Iterator[LoadRefusal]:
     if option := option_of(model):
-        yield LoadRefusal(_taken_as(option))
+        yield LoadRefusal(_TAKEN.format(option))
 
 
 def accompanies(option: str) -> str:
     """Returns the words for a file that llama.cpp takes with an option."""
-    return f"accompanies a model: {_taken_as(option)}"
-
-
-def _taken_as(option: str) -> str:
-    return f"llama.cpp takes it as {option}"
+    return f"accompanies a model: {_TAKEN.format(option)}"
 
 
 def unknown_architecture(name: str) -> Iterator[LoadRefusal]:
