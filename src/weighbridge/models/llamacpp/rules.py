@@ -36,11 +36,6 @@ def option_of(model: Candidate) -> str:
     return _COMPANIONS.get(model.kind) or table().parts.get(model.architecture) or ""
 
 
-def _companion(model: Candidate) -> Iterator[LoadRefusal]:
-    if option := option_of(model):
-        yield LoadRefusal(_TAKEN.format(option))
-
-
 def accompanies(option: str) -> str:
     """Returns the words for a file that llama.cpp takes with an option."""
     return f"accompanies a model: {_TAKEN.format(option)}"
@@ -241,7 +236,11 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 #: A file with one of these findings isn't a model and isn't checked further.
 KINDS: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType(
     {
-        COMPANION: LoaderRule(_I, "file that accompanies a model", _companion),
+        COMPANION: LoaderRule(
+            _I,
+            "file that accompanies a model",
+            lambda model: [LoadRefusal(_TAKEN.format(option))] if (option := option_of(model)) else [],
+        ),
         "llamacpp/architecture": LoaderRule(
             _W, "architecture that llama.cpp doesn't know", lambda model: unknown_architecture(model.architecture)
         ),
