@@ -145,6 +145,8 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
         renamed, notes = found
         named = renamed.resolved.save_all("hf") if renamed.described else renamed.logical
         return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named.items()}), notes
+    if model.index.metadata.get("format") == "mlx":  # a folder gets other names
+        return unwrapped(model)
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

@@ -26,11 +26,12 @@ from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import DCP, FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.io.sink import listed
+from weighbridge.models.clients import is_mlx
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
 from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper.forms import WhisperForm, form_of
 from weighbridge.packings.schema.microscaled import BLOCKS, SCALES
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import Node, QuantizedTensor, storage_name
 
 I64: Final = BY_NAME["I64"]
 
@@ -94,14 +95,10 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     if model.format not in FOLDER_CONTAINERS and not model.config:
         hint = "--config PATH, the model's config.json"
         raise UsageError(f"a {model.format} file has no config, which a model folder needs", hint=hint)
-    if options.dtype not in (None, SMALLEST_EXACT) and any(
-        isinstance(node, QuantizedTensor) for node in model.logical.values()
-    ):
-        # decoded under the names of the original model, from the family's table if the folder has others (MLX)
-        named = model.resolved.save_all("hf") if model.described and model.dialect != "hf" else model.logical
-        draft = PlanBuilder({}, {"format": "pt"})
-        for name, node in named.items():
-            draft.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), draft)
+    from_mlx = is_mlx(model.config, model.metadata) and model.described
+    cast = options.dtype not in (None, SMALLEST_EXACT)
+    if from_mlx or (cast and any(isinstance(node, QuantizedTensor) for node in model.logical.values())):
+        draft = _decoded(model, options)
     else:
         draft = to_container(model, options, container)
     if model.format not in FOLDER_CONTAINERS:
@@ -111,11 +108,29 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     draft.texts |= model.texts
     floats = {node.spec.dtype.name for node in draft.tensors.values() if node.spec.dtype.is_float}
     chosen = next(iter(floats)) if options.dtype == SMALLEST_EXACT and len(floats) == 1 else options.dtype
-    if chosen not in (None, "auto", SMALLEST_EXACT) and model.config:
+    if model.config and (from_mlx or chosen not in (None, "auto", SMALLEST_EXACT)):
         from weighbridge.conversion.gguf import metadata
 
-        draft.texts["config.json"] = metadata.retyped(model.config, chosen)
+        kept = chosen in (None, "auto", SMALLEST_EXACT)
+        draft.texts["config.json"] = (
+            metadata.unquantized(model.config) if kept else metadata.retyped(model.config, chosen)
+        )
     add_side_files(model, draft)
+    return draft
+
+
+def _decoded(model: OpenModel, options: HfOptions | TorchFolderOptions) -> PlanBuilder:
+    """Plans plain weights under the names of the original model, from the family's table if the folder has others
+    (MLX)."""
+    named = model.resolved.save_all("hf") if model.described and model.dialect != "hf" else model.logical
+    draft = PlanBuilder({}, {"format": "pt"})
+    storable = frozenset({"F32", "F16", "BF16"})
+    narrow = probe.smallest_exact(named, storable, draft.notes) if options.dtype == SMALLEST_EXACT else {}
+    for name, node in named.items():
+        dtype = narrow.get(name) or dtype_policy.plain_dtype(options.dtype, node.spec)
+        if options.dtype is None and isinstance(node, QuantizedTensor):
+            draft.losses.append(Loss(f"decoded from {storage_name(node)} to {dtype}", name))
+        draft.tensors[name] = cast_to(name, node, dtype, draft)
     return draft
 
 
