@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -33,7 +34,7 @@ from tests.models.record_projectors import class_of_transformers, renamed
 from tests.models.record_reference import record
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
@@ -101,7 +102,7 @@ def known(tensors: list[list[Any]]) -> list[list[Any]]:
     without the copied row, which the reference leaves out."""
     table = ["a.position_embd.weight", "F32", [1500, 64]] if computed(tensors) else []
     folded = any(t[0].endswith("conv_norm.bias") for t in tensors)  # others' norms have no bias
-    last = ("per_dim_scale.weight", *(("conv_norm.weight", "conv_norm.bias") if folded else ()))
+    last = (".alpha", ".beta", "per_dim_scale.weight", *(("conv_norm.weight", "conv_norm.bias") if folded else ()))
     inexact = (t[:3] == table or t[0].endswith(last) for t in tensors)
     return [t[:3] if less else t for t, less in zip(tensors, inexact, strict=True) if t[0] != IMG_BREAK]
 
@@ -134,6 +135,62 @@ def test_a_softplus_is_that_of_torch(tmp_path: Path) -> None:
         before = stored[f"model.audio_tower.layers.{layer}.self_attn.per_dim_scale"]
         expected = torch.nn.functional.softplus(torch.tensor(before))
         assert torch.allclose(torch.tensor(np.array(scale.data)), expected, rtol=2**-22, atol=0)
+
+
+def test_the_numbers_of_a_snake_are_torch_s(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    source = write_folder(golden()["qwen3-tts"], tmp_path / "g")
+    wb.convert(source, tmp_path / "m.gguf", mmproj=True)
+    vocoder = load_file(source / "speech_tokenizer" / "model.safetensors")
+    found = [t for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors if t.name.endswith((".alpha", ".beta"))]
+    assert len(found) == 2 * (4 * 7 + 1)
+    for tensor in found:
+        block = re.fullmatch(r"a\.gen\.wav\.dac\.blk\.(\d)\.(?:snake|res\.(\d)\.(act\d))\.(\w+)", tensor.name)
+        name = "5" if block is None else f"{int(block[1]) + 1}.block.{int(block[2] or -2) + 2}"
+        act, end = (f"{block[3]}." if block is not None and block[3] else ""), tensor.name.rpartition(".")[2]
+        before = torch.exp(torch.tensor(vocoder[f"decoder.decoder.{name}.{act}{end}"]))
+        expected = before if end == "alpha" else 1.0 / (before + 1e-9)
+        assert torch.allclose(torch.tensor(np.array(tensor.data)), expected, rtol=2**-21, atol=0), tensor.name
+
+
+def test_a_vocoder_is_read_from_its_folder(tmp_path: Path) -> None:
+    """Each of its tensors is in the file, listed, or an error; without the folder there is a next step."""
+    case = golden()["qwen3-tts"]
+    source = write_folder(case, tmp_path / "g")
+    with wb.plan_convert(source, tmp_path / "m.gguf", mmproj=True) as plan:
+        listed = {loss.tensor: loss.message for loss in plan.losses if loss.tensor}
+        assert any("speech_tokenizer" in str(file) for file in plan.sources)
+        plan.run()
+    left_out = {name for name, message in listed.items() if message.startswith("left out: llama.cpp doesn't compute")}
+    divided = {name for name, message in listed.items() if "divided by how often each code was used" in message}
+    assert left_out == {"speech_tokenizer.encoder.x.weight"}
+    assert divided == {name for name in case["names"] if "._codebook." in name} == listed.keys() - left_out
+    more = {**case, "names": {**case["names"], "speech_tokenizer.decoder.extra": [8]}}
+    with pytest.raises(MappingError, match=r"speech_tokenizer\.decoder\.extra"):
+        wb.convert(write_folder(more, tmp_path / "more"), tmp_path / "n.gguf", mmproj=True)
+    (tmp_path / "outside").mkdir()
+    (source / "speech_tokenizer" / "model.safetensors").rename(tmp_path / "outside" / "model.safetensors")
+    (source / "speech_tokenizer" / "model.safetensors").symlink_to(tmp_path / "outside" / "model.safetensors")
+    with pytest.raises(RefusedError):
+        wb.convert(source, tmp_path / "n.gguf", mmproj=True)
+    (source / "speech_tokenizer").rename(tmp_path / "apart")
+    with pytest.raises(UnsupportedError, match="has no folder speech_tokenizer"):
+        wb.convert(source, tmp_path / "n.gguf", mmproj=True)
+    assert not (tmp_path / "n.gguf").exists()
+
+
+def test_a_predictor_of_the_talker_s_width_has_no_projection(tmp_path: Path) -> None:
+    case = json.loads(json.dumps(golden()["qwen3-tts"]))
+    case["config"]["talker_config"]["code_predictor_config"]["hidden_size"] = 64
+    for name in [name for name in case["names"] if name.startswith("talker.code_predictor.")]:
+        keys = 1 if "k_proj" in name or "v_proj" in name else 0  # whose rows are not the width
+        shape = case["names"].pop(name)
+        if "small_to_mtp" not in name:
+            case["names"][name] = [*shape[:keys], *(64 if size == 32 else size for size in shape[keys:])]
+    wb.convert(write_folder(case, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
+    found = {name for name, *_ in digests(tmp_path / "m.gguf")}
+    whole = {name for name, *_ in golden()["qwen3-tts"]["reference"]["f32"]["tensors"]}
+    assert whole - found == {"a.gen.code.proj_in.weight", "a.gen.code.proj_in.bias"}
 
 
 def norms_folded(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
