@@ -943,6 +943,16 @@ CASES["qwen3-tts"] = (
     },
     {},
 )  # fmt: skip
+CASES["pocket-tts"] = (  # the config is that of the tensors' shapes: the folder has none
+    "",
+    {
+        "architectures": ["PocketTTSModel"], "model_type": "pockettts", "vocab_size": 34, "text_rows": 32,
+        "hidden_size": 64, "max_position_embeddings": 4096, "rope_theta": 10000.0, "layer_norm_eps": 1e-5,
+        "latent_size": 16, "num_hidden_layers": 1, "intermediate_size": 96, "num_attention_heads": 1,
+        "input_names": ["<|pad|>", "<|bos_before_voice|>", "<|audio_bos|>"],
+    },
+    {},
+)  # fmt: skip
 
 
 #: Values of a config that its class of transformers doesn't write, or not at this place.
@@ -994,7 +1004,7 @@ WITHOUT_REFERENCE: Final = ("llava-siglip", "llava-siglip-layers")
 
 
 #: Folders without a language model that converts: it is in another folder, or has no output, or needs its tokenizer.
-WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "qwen2-vl-model", "qwen3-tts", "ultravox")
+WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "pocket-tts", "qwen2-vl-model", "qwen3-tts", "ultravox")
 
 
 #: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
@@ -1017,9 +1027,11 @@ _VOCODER: Final = {
 }  # fmt: skip
 
 
-#: Further files of a folder. A `config.json` in a folder is that of tensors whose names begin with the folder's.
+#: Further files of a folder. A `config.json` in a folder is that of tensors whose names begin with the folder's. None:
+#: the folder doesn't have this one.
 FILES: Final[dict[str, dict[str, Any]]] = {
     "qwen3-tts": {"speech_tokenizer/config.json": _VOCODER},
+    "pocket-tts": {"config.json": None},
     "openjev": {"helper/shim.py": ""},
     "clef": {"joint_head_config.json": {"routing_layers": 1, "layers": 1, "heads": 4}},
     "pplx-decider": {"decision_config.json": {"temperature": 1.5}},
@@ -1128,6 +1140,13 @@ _DIMENSIONS: Final = {
     "qwen3-tts": {
         "#speaker_encoder.blocks.0.conv.weight": 64, "#speaker_encoder.blocks.1.se_block.conv1.weight": 16,
         "#speaker_encoder.asp.tdnn.conv.weight": 24,
+    },
+    "pocket-tts": {
+        "*mimi.encoder_transformer.transformer.layers.{n}.norm1.weight": 3,
+        "*flow_lm.flow_net.res_blocks.{n}.in_ln.weight": 2, "#flow_lm.flow_net.time_embed.0.freqs": 24,
+        "#mimi.encoder_transformer.transformer.layers.0.norm1.weight": 128, "#flow_lm.flow_net.input_proj.weight": 32,
+        "#mimi.encoder_transformer.transformer.layers.0.linear1.weight": 96, "#mimi.encoder.model.0.conv.weight": 8,
+        "#mimi.decoder.model.0.conv.weight": 128,
     },
 }  # fmt: skip
 
@@ -1255,6 +1274,7 @@ WITHOUT_CLASS: Final = {
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
         "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni",
     )},
+    "pocket-tts": {**_by_tables("pocket-tts"), **_language_model("pocket-tts")},
     "qwen3-tts": {
         **_by_tables("qwen3-tts"), **_language_model("qwen3-tts"), "speech_tokenizer.encoder.x.weight": [8],
     },
@@ -1343,7 +1363,10 @@ def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) ->
         (folder / "preprocessor_config.json").write_text(json.dumps(record["preprocessor"]))
     for name, content in record.get("files", {}).items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_text(json.dumps(content))
     tensors, parts = weights(record["names"]), (Path(name) for name in record.get("files", {}))
     for start in (part.parent.name for part in parts if part.match("*/config.json")):
         inside = {

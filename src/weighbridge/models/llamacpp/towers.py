@@ -17,6 +17,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.io.filesystem import check_link
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
+from weighbridge.models.arch.tables.expression import OF_TENSORS, ArchView
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
 from weighbridge.models.model import OpenModel, open_weights
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 #: The object of a config that has their keys.
 PREPROCESSOR: Final = "preprocessor"
-_DIMENSIONS: Final = {"rows": "#", "columns": "##"}
 _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 
 
@@ -39,8 +39,8 @@ _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 class Towers:
     """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
     with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model.
-    `config`: the folder's, with `preprocessor` and those of its companions. `companions`: the files with their
-    tensors."""
+    `config`: the folder's, with `preprocessor`, `folder_name` and those of its companions. `companions`: the files with
+    their tensors."""
 
     resolved: ResolvedModel
     config: Mapping[str, Any]
@@ -63,7 +63,7 @@ def towers_of(model: OpenModel) -> Towers:
     tensors = {f"{folder}.{name}": node for folder, part in companions.items() for name, node in part.logical.items()}
     tensors = {**model.logical, **tensors}
     config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, tensors)}
-    config |= {folder: part.config for folder, part in companions.items()}
+    config |= {"folder_name": model.place.title, **{folder: part.config for folder, part in companions.items()}}
     config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
     sizes = family.sizes_from_hf(config)
     try:
@@ -107,11 +107,12 @@ def companion_of(model: OpenModel, folder: str) -> OpenModel:
 
 
 def dimensions_of(family: Family, tensors: Mapping[str, LogicalTensor]) -> dict[str, int]:
-    """The dimensions of a folder's tensors that the table's sizes name, by `#NAME` and `##NAME` (see `ArchView`)."""
+    """The dimensions and numbers of a folder's tensors that the table's sizes name, under the keys of `ArchView`."""
     sources = " ".join(text for size in family.sizes.values() for text in size.hf)
-    named = [(mark, name) for call, mark in _DIMENSIONS.items() for name in re.findall(rf'{call}\("(.+?)"\)', sources)]
-    shapes = {name: tensors[name].spec.shape for _, name in named if name in tensors}
-    return {mark + name: shapes[name][len(mark) - 1] for mark, name in named if len(shapes.get(name, ())) >= len(mark)}
+    view = ArchView({}, "", {name: node.spec.shape for name, node in tensors.items()})
+    calls = [(call, mark, re.findall(rf'{call}\("(.+?)"\)', sources)) for call, mark in OF_TENSORS.items()]
+    keys = [f"{mark}{name}" for _, mark, names in calls for name in names]
+    return {key: number for key in keys if (number := view.get(key)) is not None}
 
 
 def _without_table(class_: str | None) -> UnsupportedError:
