@@ -1003,8 +1003,8 @@ ADDED: Final[dict[str, dict[str, Any]]] = {
 WITHOUT_REFERENCE: Final = ("llava-siglip", "llava-siglip-layers")
 
 
-#: Folders without a language model that converts: it is in another folder, or has no output, or needs its tokenizer.
-WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "pocket-tts", "qwen2-vl-model", "qwen3-tts", "ultravox")
+#: Folders without a language model that converts: it is in another folder, or has no output.
+WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "qwen2-vl-model", "ultravox")
 
 
 #: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
@@ -1274,10 +1274,8 @@ WITHOUT_CLASS: Final = {
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
         "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni",
     )},
-    "pocket-tts": {**_by_tables("pocket-tts"), **_language_model("pocket-tts")},
-    "qwen3-tts": {
-        **_by_tables("qwen3-tts"), **_language_model("qwen3-tts"), "speech_tokenizer.encoder.x.weight": [8],
-    },
+    "pocket-tts": _by_tables("pocket-tts"),
+    "qwen3-tts": {**_by_tables("qwen3-tts"), "speech_tokenizer.encoder.x.weight": [8]},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
