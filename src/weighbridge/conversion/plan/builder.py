@@ -145,9 +145,8 @@ def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
         for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, [(reduced, ())]):
             before, after = (node.spec for node in (resolved.tensors[name], resolved.roles[reduced, ()]))
             if before.elements != after.elements:
-                shapes = f"from {list(before.shape)} to {list(after.shape)}"
-                text = f"{family.one_way[reduced]}, {shapes}: no folder can be made again"
-                losses.append(Loss(text, name))
+                change = f"{family.one_way[reduced]}, from {list(before.shape)} to {list(after.shape)}"
+                losses.append(Loss(f"{change}: no folder can be made again", name))
     return losses
 
 
