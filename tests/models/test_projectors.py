@@ -36,10 +36,12 @@ from tests.models.record_reference import record
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
 from weighbridge.models.arch.tables.documents import projector_document, projector_texts
+from weighbridge.models.arch.tables.expression import ArchView, evaluate
 from weighbridge.models.llamacpp.towers import towers_of, towers_of_gguf
 from weighbridge.models.open import open_model
 from weighbridge.tensors.nodes import cast, storage_name
@@ -197,6 +199,14 @@ def test_a_predictor_of_the_talker_s_width_has_no_projection(tmp_path: Path) -> 
     found = {name for name, *_ in digests(tmp_path / "m.gguf")}
     whole = {name for name, *_ in golden()["qwen3-tts"]["reference"]["f32"]["tensors"]}
     assert whole - found == {"a.gen.code.proj_in.weight", "a.gen.code.proj_in.bias"}
+
+
+def test_tensors_are_counted_up_to_the_first_that_is_missing() -> None:
+    view = ArchView({}, "clip", {"a.0.b": (2,), "a.1.b": (2,), "a.3.b": (2,), "c": (2,)})
+    counted = {name: evaluate(f'count("{name}")', view) for name in ("a.{n}.b", "c", "d", "d.{n}")}
+    assert counted == {"a.{n}.b": 2, "c": 1, "d": 0, "d.{n}": 0}
+    endless = ArchView({}, "clip", {f"a.{n}": (1,) for n in range(2 * LAYERS)})
+    assert evaluate('count("a.{n}")', endless) == LAYERS
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
