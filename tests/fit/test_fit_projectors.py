@@ -29,6 +29,9 @@ LOGGED: Final = [
     ("glm4v", "vision", [13696, 1536, 4096, 4], {"patch_size": 14}, 515.05, 1459.4),
     ("qwen2a", "audio", [5120, 1280, 4096, 20], {}, 51.27, None),
     ("voxtral", "audio", [5120, 1280, 3072, 20], {"projector.stack_factor": 4}, 51.27, None),
+    ("qwen3tts_spkenc", "audio", [1536, 1536, 2048, 1], {}, 140.66, None),
+    ("qwen3tts_gen", "gen.audio", [3072, 1024, 2048, 16], {}, 0, None),
+    ("pockettts_gen", "gen.audio", [2048, 512, 1024, 8], {}, 0, None),
 ]
 
 
@@ -85,6 +88,8 @@ TOKENS: Final = [
     ("qwen2.5vl_merger", "vision", {"patch_size": 14}, 4096),
     ("qwen2a", "audio", {}, 750),
     ("voxtral", "audio", {"projector.stack_factor": 4}, 375),
+    ("qwen3tts_spkenc", "audio", {}, 1),
+    ("qwen3tts_gen", "gen.audio", {}, 0),
 ]
 
 
@@ -105,6 +110,8 @@ def test_the_report_counts_the_projector(name: str, tmp_path: Path, capsys: pyte
     rows = {row.part: row.nbytes for row in after.memory}
     added = rows.keys() - {row.part for row in before.memory}
     assert {"projector"} < added <= {"projector", "image buffers", "audio buffers"}
+    speaks = any("when it first generates" in note for note in after.notes)
+    assert speaks == any("_gen" in str(value) for value in wb.inspect(towers).metadata.values())
     assert after.needs - before.needs == sum(rows[part] for part in added)
     assert rows["projector"] == sum(-(-t.nbytes // 32) * 32 for t in wb.inspect(towers).tensors)
     assert after.longest_context <= before.longest_context

@@ -924,6 +924,37 @@ CASES["glm-5.2-vision"] = (
 CASES["glm-5.2-vision-joined"] = CASES["glm-5.2-vision"]
 
 
+_TALKER: Final = {
+    **_TEXT, "model_type": "qwen3_tts_talker", "head_dim": 16, "vocab_size": 64, "text_vocab_size": 32,
+    "text_hidden_size": 48, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 256,
+    "num_code_groups": 16, "codec_bos_id": 61, "codec_eos_token_id": 62, "codec_pad_id": 60,
+    "rope_scaling": {"interleaved": True, "mrope_section": [3, 3, 2], "rope_type": "default"},
+    "code_predictor_config": {
+        "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
+        "num_code_groups": 16,
+    },
+}  # fmt: skip
+CASES["qwen3-tts"] = (
+    "",
+    {
+        "architectures": ["Qwen3TTSForConditionalGeneration"], "model_type": "qwen3_tts", "talker_config": _TALKER,
+        "speaker_encoder_config": {"enc_dim": 64, "sample_rate": 24000},
+    },
+    {},
+)  # fmt: skip
+CASES["pocket-tts"] = (  # the config is that of the tensors' shapes: the folder has none
+    "",
+    {
+        "architectures": ["PocketTTSModel"], "model_type": "pockettts", "vocab_size": 34, "text_rows": 32,
+        "hidden_size": 64, "max_position_embeddings": 4096, "rope_theta": 10000.0, "layer_norm_eps": 1e-5,
+        "latent_size": 16, "num_hidden_layers": 1, "intermediate_size": 96, "num_attention_heads": 1,
+        "input_names": ["<|pad|>", "<|bos_before_voice|>", "<|audio_bos|>"],
+    },
+    {},
+)  # fmt: skip
+
+
 #: Values of a config that its class of transformers doesn't write, or not at this place.
 ADDED: Final[dict[str, dict[str, Any]]] = {
     "gemma3": {"vision_config": {"layer_norm_eps": 1e-5}},
@@ -985,8 +1016,22 @@ READ_BY: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-#: Further files of a folder.
+_VOCODER: Final = {
+    "model_type": "qwen3_tts_tokenizer_12hz",
+    "decoder_config": {
+        "codebook_dim": 64, "codebook_size": 24, "decoder_dim": 64, "head_dim": 4, "hidden_size": 32,
+        "intermediate_size": 96, "latent_dim": 32, "num_attention_heads": 16, "num_hidden_layers": 8,
+        "num_key_value_heads": 16, "num_quantizers": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000,
+        "sliding_window": 72, "upsample_rates": [8, 5, 4, 3], "upsampling_ratios": [2, 2],
+    },
+}  # fmt: skip
+
+
+#: Further files of a folder. A `config.json` in a folder is that of tensors whose names begin with the folder's. None:
+#: the folder doesn't have this one.
 FILES: Final[dict[str, dict[str, Any]]] = {
+    "qwen3-tts": {"speech_tokenizer/config.json": _VOCODER},
+    "pocket-tts": {"config.json": None},
     "openjev": {"helper/shim.py": ""},
     "clef": {"joint_head_config.json": {"routing_layers": 1, "layers": 1, "heads": 4}},
     "pplx-decider": {"decision_config.json": {"temperature": 1.5}},
@@ -1092,12 +1137,24 @@ _DIMENSIONS: Final = {
         "#vision.tower.vision_model.embeddings.position_embedding.weight": 16, "#vision.projector.linear_1.weight": 48,
         "#audio.encoder.pre_encode.conv.0.weight": 10, "#audio.residual.down.weight": 24,
     },
+    "qwen3-tts": {
+        "#speaker_encoder.blocks.0.conv.weight": 64, "#speaker_encoder.blocks.1.se_block.conv1.weight": 16,
+        "#speaker_encoder.asp.tdnn.conv.weight": 24,
+    },
+    "pocket-tts": {
+        "*mimi.encoder_transformer.transformer.layers.{n}.norm1.weight": 3,
+        "*flow_lm.flow_net.res_blocks.{n}.in_ln.weight": 2, "#flow_lm.flow_net.time_embed.0.freqs": 24,
+        "#mimi.encoder_transformer.transformer.layers.0.norm1.weight": 128, "#flow_lm.flow_net.input_proj.weight": 32,
+        "#mimi.encoder_transformer.transformer.layers.0.linear1.weight": 96, "#mimi.encoder.model.0.conv.weight": 8,
+        "#mimi.decoder.model.0.conv.weight": 128,
+    },
 }  # fmt: skip
 
 
 def _by_tables(name: str) -> dict[str, list[int]]:
     """The tensors of a case by the tables of its projector and language model. The reference judges the names."""
-    config = {**CASES[name][1], **_DIMENSIONS.get(name, {})}
+    files = {path.removesuffix("/config.json"): content for path, content in FILES.get(name, {}).items()}
+    config = {**CASES[name][1], **_DIMENSIONS.get(name, {}), **files}
     table = projector_of_hf(config)
     assert table is not None
     prepared = CASES[name][2]
@@ -1217,6 +1274,8 @@ WITHOUT_CLASS: Final = {
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
         "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni",
     )},
+    "pocket-tts": _by_tables("pocket-tts"),
+    "qwen3-tts": {**_by_tables("qwen3-tts"), "speech_tokenizer.encoder.x.weight": [8]},
 }  # fmt: skip
 
 _PUBLISHED: Final = {
@@ -1302,8 +1361,17 @@ def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) ->
         (folder / "preprocessor_config.json").write_text(json.dumps(record["preprocessor"]))
     for name, content in record.get("files", {}).items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
-    save_file(weights(record["names"]), folder / "model.safetensors", metadata={"format": "pt"})
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_text(json.dumps(content))
+    tensors, parts = weights(record["names"]), (Path(name) for name in record.get("files", {}))
+    for start in (part.parent.name for part in parts if part.match("*/config.json")):
+        inside = {
+            name.removeprefix(f"{start}."): tensors.pop(name) for name in [*tensors] if name.startswith(f"{start}.")
+        }
+        save_file(inside, folder / start / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 

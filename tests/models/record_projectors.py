@@ -49,7 +49,8 @@ def of_transformers(name: str) -> dict[str, Any]:
 
     class_, arguments, preprocessor = CASES[name]
     if name in WITHOUT_CLASS:
-        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name]}
+        files = {"files": FILES[name]} if name in FILES else {}
+        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name], **files}
     model = class_of_transformers(class_)
     config = model.config_class(**arguments)
     with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -33,11 +34,17 @@ from tests.models.record_projectors import class_of_transformers, renamed
 from tests.models.record_reference import record
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.dtypes import F32
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
 from weighbridge.models.arch.tables.documents import projector_document, projector_texts
+from weighbridge.models.arch.tables.expression import ArchView, evaluate
+from weighbridge.models.llamacpp.towers import towers_of, towers_of_gguf
+from weighbridge.models.open import open_model
+from weighbridge.tensors.nodes import cast, storage_name
 
 gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
 
@@ -101,7 +108,7 @@ def known(tensors: list[list[Any]]) -> list[list[Any]]:
     without the copied row, which the reference leaves out."""
     table = ["a.position_embd.weight", "F32", [1500, 64]] if computed(tensors) else []
     folded = any(t[0].endswith("conv_norm.bias") for t in tensors)  # others' norms have no bias
-    last = ("per_dim_scale.weight", *(("conv_norm.weight", "conv_norm.bias") if folded else ()))
+    last = (".alpha", ".beta", "per_dim_scale.weight", *(("conv_norm.weight", "conv_norm.bias") if folded else ()))
     inexact = (t[:3] == table or t[0].endswith(last) for t in tensors)
     return [t[:3] if less else t for t, less in zip(tensors, inexact, strict=True) if t[0] != IMG_BREAK]
 
@@ -134,6 +141,110 @@ def test_a_softplus_is_that_of_torch(tmp_path: Path) -> None:
         before = stored[f"model.audio_tower.layers.{layer}.self_attn.per_dim_scale"]
         expected = torch.nn.functional.softplus(torch.tensor(before))
         assert torch.allclose(torch.tensor(np.array(scale.data)), expected, rtol=2**-22, atol=0)
+
+
+def test_the_numbers_of_a_snake_are_torch_s(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    source = write_folder(golden()["qwen3-tts"], tmp_path / "g")
+    wb.convert(source, tmp_path / "m.gguf", mmproj=True)
+    vocoder = load_file(source / "speech_tokenizer" / "model.safetensors")
+    found = [t for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors if t.name.endswith((".alpha", ".beta"))]
+    assert len(found) == 2 * (4 * 7 + 1)
+    for tensor in found:
+        block = re.fullmatch(r"a\.gen\.wav\.dac\.blk\.(\d)\.(?:snake|res\.(\d)\.(act\d))\.(\w+)", tensor.name)
+        name = "5" if block is None else f"{int(block[1]) + 1}.block.{int(block[2] or -2) + 2}"
+        act, end = (f"{block[3]}." if block is not None and block[3] else ""), tensor.name.rpartition(".")[2]
+        before = torch.exp(torch.tensor(vocoder[f"decoder.decoder.{name}.{act}{end}"]))
+        expected = before if end == "alpha" else 1.0 / (before + 1e-9)
+        assert torch.allclose(torch.tensor(np.array(tensor.data)), expected, rtol=2**-21, atol=0), tensor.name
+
+
+def test_a_vocoder_is_read_from_its_folder(tmp_path: Path) -> None:
+    """Each of its tensors is in the file, listed, or an error; without the folder there is a next step."""
+    case = golden()["qwen3-tts"]
+    source = write_folder(case, tmp_path / "g")
+    with wb.plan_convert(source, tmp_path / "m.gguf", mmproj=True) as plan:
+        listed = {loss.tensor: loss.message for loss in plan.losses if loss.tensor}
+        assert any("speech_tokenizer" in str(file) for file in plan.sources)
+        plan.run()
+    left_out = {name for name, message in listed.items() if message.startswith("left out: llama.cpp doesn't compute")}
+    divided = {
+        name for name, message in listed.items() if re.search(r"has a\.gen\.wav\..*codebook.* divided by", message)
+    }
+    assert left_out == {"speech_tokenizer.encoder.x.weight"}
+    assert divided == {name for name in case["names"] if "._codebook." in name} == listed.keys() - left_out
+    more = {**case, "names": {**case["names"], "speech_tokenizer.decoder.extra": [8]}}
+    with pytest.raises(MappingError, match=r"speech_tokenizer\.decoder\.extra"):
+        wb.convert(write_folder(more, tmp_path / "more"), tmp_path / "n.gguf", mmproj=True)
+    (tmp_path / "outside").mkdir()
+    (source / "speech_tokenizer" / "model.safetensors").rename(tmp_path / "outside" / "model.safetensors")
+    (source / "speech_tokenizer" / "model.safetensors").symlink_to(tmp_path / "outside" / "model.safetensors")
+    with pytest.raises(RefusedError):
+        wb.convert(source, tmp_path / "n.gguf", mmproj=True)
+    (source / "speech_tokenizer").rename(tmp_path / "apart")
+    with pytest.raises(UnsupportedError, match="has no folder speech_tokenizer"):
+        wb.convert(source, tmp_path / "n.gguf", mmproj=True)
+    assert not (tmp_path / "n.gguf").exists()
+
+
+def test_a_predictor_of_the_talker_s_width_has_no_projection(tmp_path: Path) -> None:
+    case = json.loads(json.dumps(golden()["qwen3-tts"]))
+    case["config"]["talker_config"]["code_predictor_config"]["hidden_size"] = 64
+    for name in [name for name in case["names"] if name.startswith("talker.code_predictor.")]:
+        keys = 1 if "k_proj" in name or "v_proj" in name else 0  # whose rows are not the width
+        shape = case["names"].pop(name)
+        if "small_to_mtp" not in name:
+            case["names"][name] = [*shape[:keys], *(64 if size == 32 else size for size in shape[keys:])]
+    wb.convert(write_folder(case, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
+    found = {name for name, *_ in digests(tmp_path / "m.gguf")}
+    whole = {name for name, *_ in golden()["qwen3-tts"]["reference"]["f32"]["tensors"]}
+    assert whole - found == {"a.gen.code.proj_in.weight", "a.gen.code.proj_in.bias"}
+
+
+def test_tensors_are_counted_up_to_the_first_that_is_missing() -> None:
+    view = ArchView({}, "clip", {"a.0.b": (2,), "a.1.b": (2,), "a.3.b": (2,), "c": (2,)})
+    counted = {name: evaluate(f'count("{name}")', view) for name in ("a.{n}.b", "c", "d", "d.{n}")}
+    assert counted == {"a.{n}.b": 2, "c": 1, "d": 0, "d.{n}": 0}
+    endless = ArchView({}, "clip", {f"a.{n}": (1,) for n in range(2 * LAYERS)})
+    assert evaluate('count("a.{n}")', endless) == LAYERS
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_the_tensors_of_pocket_tts_come_back(dtype: str, tmp_path: Path) -> None:
+    """Under the folder's names; no folder is made, since the language model's embedding is computed."""
+    source = write_folder(golden()["pocket-tts"], tmp_path / "g")
+    wb.convert(source, tmp_path / "m.gguf", mmproj=True, dtype=dtype)
+    stored = load_file(source / "model.safetensors")
+    with open_model(tmp_path / "m.gguf") as model:
+        resolved = towers_of_gguf(model)
+        found = {name: cast(node, F32).read_all().view("<f4") for name, node in resolved.save("hf").items()}
+        halves = {name for name, node in resolved.save("hf").items() if storage_name(node) == "F16"}
+    with open_model(source) as folder:
+        assert found.keys() == towers_of(folder).resolved.tensors.keys()
+    for name, values in found.items():
+        exact = stored[name].ravel()
+        assert np.array_equal(values, exact.astype(np.float16) if name in halves else exact), name
+    wb.convert(source, tmp_path / "t.gguf", tokenizer=False)
+    with pytest.raises(UnsupportedError, match=r"no folder can be made of it, since token_embd\.weight"):
+        wb.convert(tmp_path / "t.gguf", tmp_path / "back", to="hf", tokenizer=False, projector=tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "error"),
+    [
+        ("mimi.decoder_transformer.transformer.layers.3.norm1.weight", [128], "without a rule: mimi.decoder"),
+        ("mimi.encoder_transformer.transformer.layers.3.norm1.weight", [128], "missing: mimi.encoder_transformer"),
+        ("flow_lm.flow_net.res_blocks.2.in_ln.weight", [32], "missing: flow_lm.flow_net.res_blocks.2.adaLN"),
+        ("flow_lm.flow_net.res_blocks.3.in_ln.weight", [32], "without a rule: flow_lm.flow_net.res_blocks.3"),
+        ("mimi.encoder.model.0.conv.weight", None, "needs this size"),
+    ],
+)
+def test_a_pocket_tts_of_other_sizes_is_refused(name: str, shape: list[int] | None, error: str, tmp_path: Path) -> None:
+    """Sizes are those of the tensors: of both of Mimi's transformers alike, which llama.cpp has one key for."""
+    case = golden()["pocket-tts"]
+    names = {n: s for n, s in case["names"].items() if n != name} | ({name: shape} if shape else {})
+    with pytest.raises(FormatError, match=re.escape(error)):
+        wb.convert(write_folder({**case, "names": names}, tmp_path / "g"), tmp_path / "m.gguf", mmproj=True)
 
 
 def norms_folded(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -174,7 +285,7 @@ PAIRS: Final = [
     name
     for name, case in golden().items()
     if not name.endswith("-moe")
-    and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
+    and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "pocket-tts", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
     if not registry.projector_of_hf(case["config"]).one_way  # type: ignore[union-attr]  # tests/models/test_one_way.py
 ]
 

@@ -75,6 +75,15 @@ def test_a_talker_is_written_as_the_reference_writes_it(dtype: str, tmp_path: Pa
     assert judge.refusal(tmp_path / "ours.gguf") is None
 
 
+@pytest.mark.oracle
+def test_a_talker_without_its_tokenizer_loads(tmp_path: Path, judge: Judge) -> None:
+    folder = models.build(CASES["qwen3-tts"], tmp_path / "Qwen3-TTS")
+    wb.convert(folder, tmp_path / "a.gguf", tokenizer=False)
+    assert judge.refusal(tmp_path / "a.gguf") is None
+    rows = vocabularies.QWEN_SIZE + 3072
+    assert gguf_file.read(tmp_path / "a.gguf").fields["qwen3tts.vocab_size"].value == rows
+
+
 def test_no_folder_is_made_of_a_talker(tmp_path: Path) -> None:
     folder = models.build(CASES["qwen3-tts"], tmp_path / "Qwen3-TTS")
     with wb.plan_convert(folder, tmp_path / "a.gguf", pre=CASES["qwen3-tts"].pre) as plan:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.costs import traced_memory
 
 from weighbridge.base.dtypes import BF16, F16, F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -96,6 +97,28 @@ def test_rows_get_their_lengths_however_they_are_read(seed: int, data: st.DataOb
         b"".join(node.read(x, y).tobytes() for x, y in ((lo, mid), (mid, hi)))
         == whole[lo * width : hi * width].tobytes()
     )
+
+
+@given(seed=st.integers(0, 2**32), data=st.data())
+def test_rows_are_divided_by_their_numbers_however_they_are_read(seed: int, data: st.DataObject) -> None:
+    """As torch divides, element by element; a number below the least counts as the least."""
+    import torch
+
+    rng = np.random.default_rng(seed)
+    rows, columns = int(rng.integers(1, 12)), int(rng.integers(1, 20))
+    w, numbers = rng.normal(size=(rows, columns)).astype("f4"), rng.integers(0, 3, rows).astype("f4")
+    node = nodes.divide_rows(nodes.const(w, F32), nodes.const(numbers, F32), 1e-5)
+    whole = node.read_all()
+    want = torch.from_numpy(w) / torch.from_numpy(numbers).clamp_min(1e-5).unsqueeze(-1)
+    assert whole.tobytes() == want.numpy().tobytes()
+    lo, hi = sorted(data.draw(st.lists(st.integers(0, rows), min_size=2, max_size=2)))
+    out = np.empty((hi - lo) * node.spec.row_bytes, np.uint8)
+    with traced_memory() as memory:
+        node.read(lo, hi, out)
+    assert out.tobytes() == whole[lo * node.spec.row_bytes : hi * node.spec.row_bytes].tobytes()
+    assert memory.peak <= node.scratch(lo, hi) + 64_000
+    with pytest.raises(UsageError, match="for the rows of"):
+        nodes.divide_rows(nodes.const(w, F32), nodes.const(np.ones(rows + 1, "f4"), F32), 1e-5)
 
 
 def test_lengths_that_no_row_has_are_refused() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,21 @@ def test_both_files_are_those_of_two_commands(
                 for row in rows
             }
     assert written == {"both.gguf": (tmp_path / "text.gguf").read_bytes(), "mmproj-Tiny-Eye-F16.gguf": mmproj}
+
+
+@pytest.mark.parametrize("name", ["qwen3-tts", "pocket-tts"])
+def test_what_speaks_is_read_from_an_archive_and_from_the_hub(
+    name: str, tmp_path: Path, connect: Callable[..., None]
+) -> None:
+    """Also of a folder below the model's, and without a config.json. Keys with the source's name differ."""
+    folder = write_folder(golden()[name], tmp_path / "model")
+    archive = shutil.make_archive(str(tmp_path / "model"), "zip", tmp_path, "model")
+    with Hub(folder).running() as hub:
+        connect(hub)
+        for source, target in ((folder, "folder"), (archive, "archive"), ("hf://org/model", "hub")):
+            wb.convert(source, tmp_path / f"{target}.gguf", mmproj=True, name="Tiny Voice")
+    written = {(tmp_path / f"{target}.gguf").read_bytes() for target in ("folder", "archive", "hub")}
+    assert len(written) == 1
 
 
 def test_the_command_that_runs_both_is_named(seeing: Path, tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def test_a_file_is_proved_to_have_the_towers_of_its_folder(name: str, tmp_path: 
     assert settings.details[0].startswith(f"{key}: ")
     stored = load_file(folder / "model.safetensors")
     with open_model(folder) as model:
-        changed = min(name for name, node in towers_of(model).resolved.tensors.items() if len(node.spec.shape) == 2)
+        towers_ = towers_of(model).resolved.tensors
+    changed = min(name for name in stored if name in towers_ and len(towers_[name].spec.shape) == 2)
     stored[changed] = stored[changed] + 1
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
     settings, tensors = wb.prove(folder, exact, run=False).checks

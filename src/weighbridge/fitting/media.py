@@ -132,11 +132,13 @@ _MOST = 1 << 20
 
 
 def notes(projector: ProjectorMemory) -> Sequence[str]:
-    """Returns the tokens of the context that each kind of input takes."""
+    """Returns the tokens of the context that each kind of input takes, and the buffers that aren't counted."""
     words = {"vision": "an image", "audio": "30 seconds of sound"}
-    return [
+    tokens = [
         f"{words.get(tower.modality, tower.modality)} takes up to {plural(tower.tokens, 'token')} of the context"
         f" ({tower.type})"
         for tower in projector.towers
         if tower.tokens
     ]
+    later = "llama.cpp allocates the buffers of {} when it first generates; they aren't counted"
+    return [*tokens, *(later.format(tower.type) for tower in projector.towers if tower.modality == "gen.audio")]

@@ -183,7 +183,7 @@ class _Estimate:
         if self.projector is None:
             return ()
         rows = [MemoryRow("projector", self.projector.weights, "exact", "")]
-        for tower in self.projector.towers:
+        for tower in (tower for tower in self.projector.towers if tower.buffers):
             name = {"vision": "image", "audio": "audio"}.get(tower.modality, tower.modality)
             basis = "exact to 1 %" if tower.certain else "estimate"
             rows.append(MemoryRow(f"{name} buffers", tower.buffers, basis, f"reserved at load ({tower.type})"))

@@ -82,6 +82,25 @@ def log_expm1(values: F32s) -> F32s:
     return (exact + np.log(-np.expm1(-exact))).astype(np.float32)
 
 
+#: Added before a reciprocal, as SnakeBeta does (QwenLM/Qwen3-TTS).
+NEVER_ZERO: Final = 1e-9
+
+
+def inverse_exp(values: F32s) -> F32s:
+    """1 / (exp(x) + `NEVER_ZERO`). FloatingPointError if the exponential isn't a finite F64."""
+    with np.errstate(over="raise", under="ignore"):
+        return (1 / (np.exp(values.astype(np.float64)) + NEVER_ZERO)).astype(np.float32)
+
+
+def log_inverse(values: F32s) -> F32s:
+    """The inverse of `inverse_exp`, rounded once. FloatingPointError if no number has this result."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest = 1 / values.astype(np.float64) - NEVER_ZERO
+    if not ((values > 0) & (rest > 0) & np.isfinite(rest)).all():
+        raise FloatingPointError("no number has this reciprocal")
+    return np.log(rest).astype(np.float32)
+
+
 # name -> the function and the name of its inverse
 FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProxyType(
     {
@@ -91,6 +110,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProx
         "log": (log, "exp"),
         "softplus": (softplus, "log_expm1"),
         "log_expm1": (log_expm1, "softplus"),
+        "inverse_exp": (inverse_exp, "log_inverse"),
+        "log_inverse": (log_inverse, "inverse_exp"),
     }
 )
 

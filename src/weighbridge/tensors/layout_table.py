@@ -74,6 +74,7 @@ LAYOUTS: Final = MappingProxyType(
             LayoutRow("absolute", change="Absolute", splits=False),
             LayoutRow("neg_exp", change="NegExp"),
             LayoutRow("exp", change="Exp"),
+            LayoutRow("inverse_exp", change="InverseExp"),
             LayoutRow("softplus", change="Softplus"),
             LayoutRow("times", change="times", from_config=True),
             LayoutRow("rescaled", change="rescaled"),

@@ -249,6 +249,20 @@ class Exp:
 
 
 @dataclass(frozen=True, slots=True)
+class InverseExp:
+    """A logarithm (Hugging Face) <-> 1 / (exp(x) + 1e-9) (ggml), in F32. A round trip changes a number by less than
+    2^-22, or 2^-22 of itself if it is larger; below -10 by more, since 1e-9 is added."""
+
+    exact: bool = False
+
+    def apply(self, node: T) -> T:
+        return apply_function(node, "inverse_exp")
+
+    def undo(self, node: T) -> T:
+        return apply_function(node, "log_inverse")
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Each element times several numbers in turn: multipliers in a config (Hugging Face) <-> folded into the weights
     (ggml). Each product is rounded, so a round trip is exact within about 2^-23 per factor."""

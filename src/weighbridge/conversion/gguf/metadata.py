@@ -21,6 +21,7 @@ from weighbridge.conversion.dtype_policy import FTYPES, KEPT_FTYPES
 from weighbridge.conversion.options import GgufOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.result import Loss
+from weighbridge.models.arch.expand import shape_of
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config import card
 from weighbridge.models.config import pooling as sentence
@@ -107,6 +108,8 @@ def _vocabulary_keys(
     if not options.tokenizer:
         losses.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
         size = model.family.effective(model.config).get("vocab_size", model.sizes.get("V"))
+        if model.family.document.tokenizer is not None and model.family.document.tokenizer.codes:  # among the tokens
+            size = shape_of(model.family.rows["embed"], model.sizes)[0]
         count = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
         types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
         return {**count, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}

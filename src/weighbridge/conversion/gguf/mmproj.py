@@ -65,6 +65,7 @@ def add_file(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> 
     towers = towers_of(model)
     second = plan_towers(model, towers, options)
     whole = replace(options, max_shard_size=None, max_shard_tensors=None)
+    draft.sources = (*draft.sources, *second.sources)
     draft.extra_files += writers.write_gguf(file_stem(second.metadata), second.tensors, second.metadata, whole).files
     draft.losses += second.losses
     draft.reports |= second.reports
@@ -91,7 +92,7 @@ def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> P
     named = resolved.save("gguf", source_order=order)
     specs = (resolved.tensors[name].spec for name in order if name in resolved.tensors)
     requested = dtype_policy.requested_gguf_dtype(options.dtype, specs)
-    draft = PlanBuilder({})
+    draft = PlanBuilder({}, sources=towers.companions)
     rows = family.rows_of("gguf", resolved.sizes, named)
     for name, node in named.items():
         dtype = tower_dtype(rows[name], name, node.spec, requested)
@@ -184,7 +185,7 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
         if reduced := family.holding("gguf", resolved.sizes, resolved.tensors, [(role, ()) for role in family.one_way]):
-            change = ", ".join(family.one_way.values())
+            change = ", ".join(dict.fromkeys(family.one_way.values()))
             raise UnsupportedError(
                 f"{path}: no folder can be made again, since {', '.join(reduced)} is {change}",
                 hint="without --projector a folder with the language model is written; "

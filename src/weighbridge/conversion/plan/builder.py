@@ -138,15 +138,15 @@ def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
     for name, role in family.rows_of(resolved.dialect, resolved.sizes, resolved.tensors).items() if parts else ():
         if role.name in parts and name in resolved.tensors:
             made = parts[role.name]
-            text = f"a GGUF has {family.rows[made].names['gguf']} instead, {family.one_way[made]}"
+            there = next(t.name for t in family.dialects["gguf"].templates if made in t.roles)
+            text = f"a GGUF has {there} instead, {family.one_way[made]}"
             losses.append(Loss(f"{text}: no folder can be made of it again", name))
     for reduced in (name for name in family.one_way if name not in computed):
         for name in family.holding(resolved.dialect, resolved.sizes, resolved.tensors, [(reduced, ())]):
             before, after = (node.spec for node in (resolved.tensors[name], resolved.roles[reduced, ()]))
             if before.elements != after.elements:
-                shapes = f"from {list(before.shape)} to {list(after.shape)}"
-                text = f"{family.one_way[reduced]}, {shapes}: no folder can be made again"
-                losses.append(Loss(text, name))
+                change = f"{family.one_way[reduced]}, from {list(before.shape)} to {list(after.shape)}"
+                losses.append(Loss(f"{change}: no folder can be made again", name))
     return losses
 
 

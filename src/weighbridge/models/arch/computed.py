@@ -66,6 +66,18 @@ def _embedding_with_inputs(tensors: Sequence[LogicalTensor], facts: Mapping[str,
     return concat([_plain(texts), *(reshape(_plain(row), (1, texts.spec.shape[1])) for row in voice), first], 0)
 
 
+def _quotients(tensors: Sequence[LogicalTensor], facts: Mapping[str, Any]) -> Node:
+    """Sums of vectors, each divided by how many there were."""
+    from weighbridge.tensors.nodes import divide_rows
+
+    sums, counts = tensors
+    return divide_rows(sums, counts, _LEAST)
+
+
+#: The least count of a code (conversion/qwen3tts.py `rvq_codebook`, llama.cpp b11549).
+_LEAST: Final = 1e-5
+
+
 #: Those that the reference converter computes (conversion/qwen3tts.py `_ACT2FN`, llama.cpp b11549).
 _ACTIVATIONS: Final = ("silu", "gelu", "relu")
 
@@ -85,5 +97,6 @@ FUNCTIONS: Final[Mapping[str, ComputedRow]] = MappingProxyType(
         "embedding_with_inputs": ComputedRow(
             "joined of an embedding and of a latent times a matrix", _embedding_with_inputs
         ),
+        "quotients": ComputedRow("divided by how often each code was used", _quotients),
     }
 )

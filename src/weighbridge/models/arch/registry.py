@@ -271,7 +271,9 @@ def projector_of_gguf(metadata: Mapping[str, Any], names: Sequence[str] | Mappin
     raise UnsupportedError(f"no table has the projector type {', '.join(stated.values()) or None}", hint=hint)
 
 
-_PROJECTOR_TYPES: Final = ("projector_type", "vision.projector_type", "audio.projector_type")
+_PROJECTOR_TYPES: Final = (
+    "projector_type", "vision.projector_type", "audio.projector_type", "gen.audio.projector_type",
+)  # fmt: skip
 
 
 def projector_types(table: Family) -> dict[str, str]:

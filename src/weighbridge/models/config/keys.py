@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -129,7 +129,7 @@ def lookup(config: Mapping[str, Any], text: str) -> Any:
     tree = expression.parse(text)
     if expression.path(tree) is not None:
         return value_at(config, text.split("."))
-    result = expression.Evaluator(lambda path: value_at(config, path.split(".")), number).number(tree)
+    result = expression.Evaluator(partial(expression.stated, config), number).number(tree)
     return int(result) if result is not None and result == int(result) else result
 
 

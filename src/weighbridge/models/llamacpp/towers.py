@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
+from weighbridge.io.filesystem import check_link
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
+from weighbridge.models.arch.tables.expression import OF_TENSORS, ArchView
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
-from weighbridge.models.model import OpenModel
+from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.resolved import ResolvedModel
 
 if TYPE_CHECKING:
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 #: The object of a config that has their keys.
 PREPROCESSOR: Final = "preprocessor"
-_DIMENSIONS: Final = {"rows": "#", "columns": "##"}
 _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 
 
@@ -37,13 +39,15 @@ _INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
 class Towers:
     """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
     with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model.
-    `config`: the folder's, with `preprocessor`."""
+    `config`: the folder's, with `preprocessor`, `folder_name` and those of its companions. `companions`: the files with
+    their tensors."""
 
     resolved: ResolvedModel
     config: Mapping[str, Any]
     dropped: tuple[str, ...]
     folded: tuple[str, ...]
     language: tuple[str, ...]
+    companions: tuple[Path, ...]
 
 
 def towers_of(model: OpenModel) -> Towers:
@@ -55,37 +59,60 @@ def towers_of(model: OpenModel) -> Towers:
     class_ = listed[0] if isinstance(listed, list) and listed else model.config.get("model_type")
     if (family := projector_of_hf(model.config)) is None:
         raise _without_table(class_)
-    config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, model)}
+    companions = {folder: companion_of(model, folder) for folder in family.document.companions}
+    tensors = {f"{folder}.{name}": node for folder, part in companions.items() for name, node in part.logical.items()}
+    tensors = {**model.logical, **tensors}
+    config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, tensors)}
+    config |= {"folder_name": model.place.title, **{folder: part.config for folder, part in companions.items()}}
     config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
     sizes = family.sizes_from_hf(config)
     try:
-        dialect, prefix = family.dialect_and_prefix(model.logical, sizes)
+        dialect, prefix = family.dialect_and_prefix(tensors, sizes)
     except UnsupportedError:
         hint = "it has only the language model: wb convert SRC DST.gguf"
         raise UsageError(f"{model.place.path} has no tensor of the {family.name} projector", hint=hint) from None
     expansion = family.expansion(dialect, sizes, prefix)
-    mine = {name: node for name, node in model.logical.items() if name in expansion.places}
+    mine = {name: node for name, node in tensors.items() if name in expansion.places}
     mine |= copied_rows(model, family)
-    mine |= (norms := batch_norms.folded(family, expansion, model.logical))
+    mine |= (norms := batch_norms.folded(family, expansion, tensors))
     ignored = family.ignored_prefixes(sizes)
-    dropped = tuple(name for name in model.logical if name in expansion.dropped or name.startswith(ignored))
-    extra = tuple(name for name in batch_norms.extras(norms) if name in model.logical)
+    dropped = tuple(name for name in tensors if name in expansion.dropped or name.startswith(ignored))
+    extra = tuple(name for name in batch_norms.extras(norms) if name in tensors)
     known = {*mine, *dropped, *extra}
-    others = [name for name in model.logical if name not in known]
+    others = [name for name in tensors if name not in known]
+    unknown = {name for name in others if name not in model.logical}
     if model.described:
-        report = model.resolved.report
-        if unknown := [name for name in others if name in {*report.apart, *report.unmapped}]:
-            raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
+        unknown |= {*others} & {*model.resolved.report.apart, *model.resolved.report.unmapped}
+    if unknown:
+        report = MappingReport(unmapped=tuple(name for name in others if name in unknown))
+        raise MappingError(family.name, dialect, report, path=str(model.place.path))
     resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
-    return Towers(resolved, config, dropped, extra, tuple(others))
+    files = tuple(path for part in companions.values() for path in part.place.weights)
+    return Towers(resolved, config, dropped, extra, tuple(others), files)
 
 
-def dimensions_of(family: Family, model: OpenModel) -> dict[str, int]:
-    """The dimensions of a folder's tensors that the table's sizes name, by `#NAME` and `##NAME` (see `ArchView`)."""
+def companion_of(model: OpenModel, folder: str) -> OpenModel:
+    """The model in a folder next to the weights, whose files stay open with it. Raises UnsupportedError if it is
+    missing, and RefusedError for a link that leaves the model's folder."""
+    path = model.place.folder / folder
+    if not path.is_dir():
+        hint = "get it from the model's publisher; wb convert SRC DST.gguf converts the language model"
+        raise UnsupportedError(
+            f"{model.place.path} has no folder {folder}, which is a part of its mmproj file", hint=hint
+        )
+    found = open_weights(path)
+    for file in found.place.weights:
+        check_link(file, model.place.folder)
+    return found
+
+
+def dimensions_of(family: Family, tensors: Mapping[str, LogicalTensor]) -> dict[str, int]:
+    """The dimensions and numbers of a folder's tensors that the table's sizes name, under the keys of `ArchView`."""
     sources = " ".join(text for size in family.sizes.values() for text in size.hf)
-    named = [(mark, name) for call, mark in _DIMENSIONS.items() for name in re.findall(rf'{call}\("(.+?)"\)', sources)]
-    shapes = {name: model.logical[name].spec.shape for _, name in named if name in model.logical}
-    return {mark + name: shapes[name][len(mark) - 1] for mark, name in named if len(shapes.get(name, ())) >= len(mark)}
+    view = ArchView({}, "", {name: node.spec.shape for name, node in tensors.items()})
+    calls = [(call, mark, re.findall(rf'{call}\("(.+?)"\)', sources)) for call, mark in OF_TENSORS.items()]
+    keys = [f"{mark}{name}" for _, mark, names in calls for name in names]
+    return {key: number for key in keys if (number := view.get(key)) is not None}
 
 
 def _without_table(class_: str | None) -> UnsupportedError:

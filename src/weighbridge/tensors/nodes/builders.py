@@ -14,6 +14,7 @@ from weighbridge.tensors.nodes.compute import AbsMax, AwqByRows, CastReport, Low
 from weighbridge.tensors.nodes.elementwise import (
     AddPosition,
     Centered,
+    DivideRows,
     Elementwise,
     NormalizeRows,
     Pairwise,
@@ -161,6 +162,15 @@ def normalize_rows(node: LogicalTensor) -> Node:
     if node.spec.dtype is F32 and not isinstance(node, QuantizedTensor):
         return NormalizeRows(node.spec, node)
     return normalize_rows(cast(node, F32, CastReport()))
+
+
+def divide_rows(node: LogicalTensor, numbers: LogicalTensor, least: float) -> DivideRows:
+    """A matrix with each row divided by its number in a vector, at least `least`, in F32. UsageError if the shapes
+    don't fit."""
+    node, numbers = cast(node, F32, CastReport()), cast(numbers, F32, CastReport())
+    if numbers.spec.shape != (node.spec.rows,):
+        raise UsageError(f"numbers {numbers.spec} for the rows of {node.spec}")
+    return DivideRows(node.spec, node, reshape(numbers, (node.spec.rows, 1)), least)
 
 
 def rescale_rows(node: LogicalTensor, lengths: LogicalTensor) -> RescaleRows:

@@ -1,6 +1,6 @@
 """Nodes that compute each element on its own (`IntCast`, `AddPosition`, `Shift`, `Scaled`, `Pairwise`, `Elementwise`),
 with a number of the whole tensor (`Centered`, `RoundTernary`, `SpreadTernary`), or each row (`NormalizeRows`,
-`RescaleRows`)."""
+`RescaleRows`, `DivideRows`)."""
 
 from __future__ import annotations
 
@@ -227,11 +227,39 @@ class NormalizeRows(UnaryNode):
 
 
 @dataclass(frozen=True, eq=False)
-class RescaleRows(UnaryNode):
-    """Each row of an F32 matrix scaled to the length in `lengths` [rows, 1]: times length / (Euclidean length of the
-    row), the latter from a sum in F64. FormatError for a row of zeros, which can't be scaled."""
+class WithRowNumbers(UnaryNode):
+    """A node that needs a number for each row, F32 [rows, 1]."""
 
-    lengths: Node
+    numbers: Node
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, lo, hi), RowRange(self.numbers, lo, hi)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 4 * (hi - lo) * self.spec.row_bytes
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class DivideRows(WithRowNumbers):
+    """Each row of an F32 matrix divided by its number, which counts as at least `least`."""
+
+    least: float
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with borrow(*self._needs(lo, hi)) as (data, numbers), np.errstate(all="ignore"):
+            by = np.maximum(numbers.view(np.float32), np.float32(self.least))
+            rows = data.view(np.float32).reshape(hi - lo, -1)
+            np.divide(rows, by[:, None], out=out.view(np.float32).reshape(rows.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class RescaleRows(WithRowNumbers):
+    """Each row of an F32 matrix scaled to the length in `numbers`: times length / (Euclidean length of the row), the
+    latter from a sum in F64. FormatError for a row of zeros, which can't be scaled."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(*self._needs(lo, hi)) as (data, lengths):
@@ -241,16 +269,6 @@ class RescaleRows(UnaryNode):
                 raise FormatError(f"row {lo + int(current.argmin())} is all zeros", expected="a row that has a length")
             factors = lengths.view(np.float32) / current
             out[:] = (rows * factors[:, None]).reshape(-1).view(np.uint8)
-
-    def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return [RowRange(self.source, lo, hi), RowRange(self.lengths, lo, hi)]
-
-    def _scratch(self, lo: int, hi: int) -> int:
-        return super()._scratch(lo, hi) + 4 * (hi - lo) * self.spec.row_bytes
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source, self.lengths)
 
 
 def _rows(lo: int, first: int, end: int, width: int) -> str:

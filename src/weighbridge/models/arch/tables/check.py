@@ -16,6 +16,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.models.arch.computed import FUNCTIONS
 from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.tables.expression import (
+    OF_TENSORS,
     call,
     constant,
     elements,
@@ -162,7 +163,7 @@ def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | No
         function, arguments = called
         if function in ("int", "max"):
             return arguments
-        named = function in ("tensor", "rows", "columns")
+        named = function in ("tensor", *OF_TENSORS)
         ok = type(constant(arguments[0])) is str if named else path(arguments[0]) is not None
         return () if ok and (named or function in ("len", "uniform")) else None
     return () if path(node) or type(constant(node)) is int else None

@@ -16,7 +16,8 @@ config, keys of a GGUF (without the architecture's name), sizes, or sets of laye
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
     key("block_size")                  whether a GGUF has this key, in conditions that identify a class
     listed("expert_used_count")        whether a GGUF has a list under this key, in the same conditions
-    rows("v.position_embd.weight")     first dimension of this tensor of a GGUF; `columns`: the second one
+    rows("v.position_embd.weight")     first dimension of this tensor; `columns`: the second one
+    count("a.blk.{n}.ln1.weight")      number of tensors of this name, counted from 0
     not full, a and b, a or b          conditions and sets combined
     rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
 
@@ -29,6 +30,8 @@ import ast
 import operator
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
@@ -47,6 +50,9 @@ _SIGNS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 _TESTS: Final = (ast.Eq, ast.In)
+#: Functions of the names of tensors, and what a view's keys have before such a name (see `ArchView`).
+OF_TENSORS: Final = MappingProxyType({"rows": "#", "columns": "##", "count": "*"})
+_NUMBER: Final = "{n}"
 
 
 @lru_cache(maxsize=4096)
@@ -184,8 +190,8 @@ class Evaluator:
                 return max(numbers) if function == "max" else int(numbers[0])
             if function == "tensor":
                 return int(bool(self.get(f"@{constant(arguments[0])}")))
-            if function in ("rows", "columns"):
-                size: int | None = self.get(f"{'#' if function == 'rows' else '##'}{constant(arguments[0])}")
+            if function in OF_TENSORS:
+                size: int | None = self.get(f"{OF_TENSORS[function]}{constant(arguments[0])}")
                 return size
             value = self.get(key := path(arguments[0]) or "")
             if function != "len":
@@ -228,10 +234,16 @@ def _scalar(value: Any, key: str) -> int:
 # ---------------------------------------------------------------------- GGUFs
 
 
+def numbered(name: str, names: Container[str]) -> int:
+    """How many of the names `name` with 0, 1, 2 ... in place of `{n}` there are, up to the first that is missing."""
+    found = (name.replace(_NUMBER, str(n)) in names for n in range(LAYERS if _NUMBER in name else 1))
+    return sum(1 for _ in takewhile(bool, found))
+
+
 class ArchView(Mapping[str, Any]):
     """A GGUF's key-values by their names without the architecture (`block_count` for `llama.block_count`). `@NAME` is
-    whether it has that tensor, `#NAME` its first dimension, `##NAME` its second. `layer_sets`: the sets of its layers,
-    once they are computed."""
+    whether it has that tensor, `#NAME` its first dimension, `##NAME` its second, `*NAME` how many there are.
+    `layer_sets`: the sets of its layers, once they are computed."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
         self._metadata, self._architecture, self._names = metadata, architecture, names
@@ -242,6 +254,8 @@ class ArchView(Mapping[str, Any]):
             return self.layer_sets
         if key.startswith("@"):
             return key[1:] in self._names
+        if key.startswith("*"):
+            return numbered(key[1:], self._names)
         if key.startswith("#"):
             return self._dimension(key.lstrip("#"), key.count("#", 0, 2) - 1)
         return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]

@@ -443,6 +443,13 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     include: Annotated[Words, _doc("mixins that it begins with")] = []
     ignored_prefixes: Annotated[Words, _doc("prefixes of tensors of other parts of a model")] = []
+    companions: Annotated[
+        Words,
+        _doc(
+            "folders next to a projector's weights: their tensors are named `FOLDER.NAME`, and their config.json is "
+            "the object `FOLDER`"
+        ),
+    ] = []
     defaults: Annotated[
         ByKey, _doc("values of keys that a config leaves out; a table, or a list of tables and names in usual.toml")
     ] = {}
