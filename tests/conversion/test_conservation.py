@@ -71,7 +71,7 @@ REFUSED: tuple[tuple[str, str, str], ...] = (
         "stranger",
         "without a rule: nobody.knows.me",
     ),
-    (r"--layers", "llava|qwen2vl|idefics3|clip", "several stacks of layers"),
+    (r"--layers", "clip", "several stacks of layers"),
     (r"--layers", "whisper", "ambiguous layer numbers"),
 )
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from tests.conversion.test_bad_models import KINDS, tensors
 
 import weighbridge as wb
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.models.config.mlx_view import as_mlx_reads
@@ -111,6 +111,9 @@ def test_layers_that_become_others_are_listed(tmp_path: Path, monkeypatch: pytes
     with wb.plan_slice(source, tmp_path / "right", layers="2-", renumber=True) as plan:
         assert plan.losses == ()
     monkeypatch.setattr("weighbridge.models.transform.layers._period", lambda *_: {})
+    with pytest.raises(UsageError, match="would describe other layers"):
+        wb.plan_slice(source, tmp_path / "wrong", layers="1-", renumber=True)
+    monkeypatch.setattr("weighbridge.models.transform.layers._unread", lambda *_: ())
     with wb.plan_slice(source, tmp_path / "wrong", layers="1-", renumber=True) as plan:
         words = [loss.message for loss in plan.losses]
     assert "layers attention was [0, 2] for the layers that are left and becomes [1]" in words
