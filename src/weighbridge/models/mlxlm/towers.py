@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct, convert
 
@@ -25,6 +25,11 @@ from weighbridge.models.transform.base import with_nodes
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+#: Where a key's value is, or the value.
+Value: TypeAlias = str | bool | int | float | list[int]
+_LAYER: Final = re.compile(r"language_model\.model\.layers\.([0-9]+)\.")
 
 
 class Ending(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +46,21 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
         return match and (match[1], match[2] if "*" in self.hf else "")
 
 
+class Unread(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tensors that the class drops; towers.toml documents the fields."""
+
+    parts: list[str]
+    layers: list[str] = []
+
+    def has(self, name: str, config: Mapping[str, Any]) -> bool:
+        """Whether these are the tensors that a name of mlx-vlm's belongs to. `config`: of the language model."""
+        if not any(part in name for part in self.parts):
+            return False
+        counts = [count for key in self.layers if isinstance(count := config.get(key), int)]
+        layer = _LAYER.match(name)
+        return not self.layers or bool(layer and counts and int(layer[1]) >= counts[0] - sum(counts[1:]))
+
+
 class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     """One model type; towers.toml documents the fields."""
 
@@ -50,9 +70,16 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     flat: str = ""
     head: list[str] = []
     endings: list[Ending] = []
-    text: Mapping[str, str | int] = {}
-    vision: Mapping[str, str | int] = {}
+    one_added: list[str] = []
+    unread: list[Unread] = []
+    text: Mapping[str, Value] = {}
+    vision: Mapping[str, Value] = {}
     unquantized: list[str] = []
+    eight_bits: list[str] = []
+    uncast: list[str] = []
+    period: Mapping[str, int] = {}
+    text_keys: list[str] = []
+    vision_keys: list[str] = []
     tower: str = ""
     sees: list[str] = []
 
@@ -66,6 +93,23 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
             if (found := row.start(name)) is not None:
                 return row, *found
         return None, name, ""
+
+    def in_mlx(self, name: str, node: LogicalTensor) -> LogicalTensor:
+        """The tensor of a name of mlx-vlm's as the class has it: convolutions with the channels last, norms plus 1."""
+        if name.endswith(tuple(self.channels_last)):
+            return channels_last(node)
+        return _shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
+
+    def in_hf(self, name: str, node: LogicalTensor) -> LogicalTensor:
+        """The inverse of `in_mlx`."""
+        if name.endswith(tuple(self.channels_last)):
+            return channels_first(node)
+        return _shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
+
+    def is_unread(self, name: str, config: Mapping[str, Any]) -> bool:
+        """Whether the class drops the tensor of this name of mlx-vlm's."""
+        text = config.get("text_config")
+        return any(row.has(name, text if isinstance(text, Mapping) else config) for row in self.unread)
 
     def is_stack(self, name: str) -> bool:
         """Whether a tensor of this name is a stack of experts, which mlx-vlm quantizes like matrices."""
@@ -92,8 +136,9 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
 def table() -> TowerTable:
     """Returns the parsed towers.toml."""
     stored = read_table(__file__, "towers.toml")
-    named = stored["model"]
-    rows = {name: {**(named[row["like"]] if "like" in row else {}), **row} for name, row in named.items()}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, row in stored["model"].items():  # after the row that it is like
+        rows[name] = {**rows.get(row.get("like", ""), {}), **row}
     return convert({**stored, "model": rows}, TowerTable)
 
 
@@ -184,7 +229,7 @@ def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple
     out: dict[str, Node] = {}
     used: set[str] = set()
     for row in names.endings:
-        for name in [name for name in tensors if name.endswith(row.mlx[0])]:
+        for name in [name for name in tensors if name.endswith(row.mlx[0]) and name not in used]:
             start = name.removesuffix(row.mlx[0])
             parts = [tensors[start + end] for end in row.mlx if start + end in tensors]
             if len(parts) < len(row.mlx):
@@ -217,6 +262,12 @@ def channels_first(node: LogicalTensor) -> Node:
     return _with_axis(node, -1, 1)
 
 
+def _shifted(node: LogicalTensor, by: int) -> Node:
+    from weighbridge.tensors.nodes import shift  # late: numpy
+
+    return shift(node, by)
+
+
 def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
     from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
 
@@ -231,10 +282,12 @@ def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
 def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     """The model under Hugging Face's names, packed weights included; None without mlx-vlm's towers. `model`: of a
     folder whose metadata has `format` = mlx."""
+    from weighbridge.tensors.nodes import as_node  # late: numpy
+
     names = tower_names(model.config)
     if names is None or not is_of_mlx_vlm(model):
         return None
-    turned, copies = set(names.channels_last), []
+    copies: list[Dropped] = []
     nodes, used = hf_tensors(names, model.logical) if names.endings else ({}, set())
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
@@ -243,7 +296,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
         if names.head and name.startswith(names.head[1].removesuffix("weight")):
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
         else:
-            nodes[names.to_hf(name)] = channels_first(node) if name in turned else node
+            nodes[names.to_hf(name)] = as_node(names.in_hf(name, node))
     config = dict(model.config)
     for key in ("quantization", "quantization_config"):  # of single modules by their paths
         if isinstance(config.get(key), dict):
