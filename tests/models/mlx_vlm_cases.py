@@ -107,6 +107,28 @@ def _minicpm(config: dict[str, Any]) -> None:
     config["text_config"]["full_attention_interval"] = 4
 
 
+def _hunyuan(config: dict[str, Any]) -> None:
+    text = config["text_config"]
+    text |= {"rope_theta": 1e4, "rope_scaling": {"alpha": 1e3, "type": "xdrope", "xdrope_section": [2, 2, 2, 2]}}
+    del text["rope_parameters"]
+    config["vision_config"]["model_type"] = "hunyuan_vl"
+
+
+def _internvl(config: dict[str, Any]) -> None:
+    config["text_config"] |= {"rope_theta": 1e4, "head_dim": 16, "tie_word_embeddings": True}
+
+
+def _phi4(config: dict[str, Any]) -> None:
+    """mlx-vlm's class has the published model's sizes by default, and reads others only here."""
+    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    config["text_config"] = {k: config[k] for k in (*keys, "vocab_size", "rms_norm_eps", "rope_theta")}
+
+
+def _gemma4_unified(config: dict[str, Any]) -> None:
+    _gemma4(config)
+    config["vision_config"]["model_patch_size"] = 12
+
+
 def _unchanged(config: dict[str, Any]) -> None:
     pass
 
@@ -119,7 +141,9 @@ CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "qwen3.5": _qwen35, "qwen3.5-moe": _qwen35, "glm-4v-moe": _glm4v_moe, "glm-ocr": _glm_ocr, "lfm2-vl": _lfm2,
     "minicpm-v-4.6": _minicpm, "gemma3n": _unchanged, "gemma4-audio": _gemma4, "gemma4-clipped": _gemma4,
     "gemma4-experts": _gemma4, "gemma4-shared": _gemma4,
-    "mistral4": _unchanged, "embedding-gemma2-audio": _unchanged,
+    "mistral4": _unchanged, "embedding-gemma2-audio": _unchanged, "gemma4-unified": _gemma4_unified,
+    "muse-glimmer": _unchanged, "hunyuan-vl": _hunyuan, "internvl-silu": _internvl, "phi4-vision": _phi4,
+    "step3.7": _unchanged,
 }  # fmt: skip
 
 
@@ -251,9 +275,16 @@ def _gemma3n_names(names: Names) -> Names:
     return names | wide
 
 
+def _internvl_names(names: Names) -> Names:
+    """The names of published folders, which transformers 5 changes."""
+    published = {"model.language_model.": "language_model.model.", "model.": "", "lm_head.": "language_model.lm_head."}
+    starts = {n: next(start for start in published if n.startswith(start)) for n in names}
+    return {published[starts[n]] + n.removeprefix(starts[n]): shape for n, shape in names.items()}
+
+
 #: mlx-vlm's encoder has 128 mel bands, as many as its first convolution has channels.
 _AUDIO: Final = {"audio_config": {"input_feat_size": 128, "subsampling_conv_channels": [128, 8]}}
-#: Keys that a case sets in parts of its model's config.
+#: Keys that a case sets in parts of its model's config ("": at its top).
 _SIZES: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "glm-4v-moe": {"text_config": {"num_hidden_layers": 2}},
     "lfm2-vl": {"text_config": {"num_hidden_layers": 2, "layer_types": ["full_attention", "conv"]}},
@@ -266,6 +297,8 @@ _SIZES: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "layer_types": 2 * ["sliding_attention", "full_attention"],
         }
     },
+    "phi4-vision": {"": {"mm_hidden_size": 64}},
+    "hunyuan-vl": {"vision_config": {"out_hidden_size": 64}},  # transformers reads another key
     "gemma4-audio": _AUDIO, "embedding-gemma2-audio": _AUDIO, "gemma3n": {"vision_config": {"hidden_size": 128}},
 }  # fmt: skip
 #: Case -> the model of projector_cases.py that it is made of, if its name differs.
@@ -276,7 +309,7 @@ _NAMES: Final[dict[str, Callable[[Names], Names]]] = {
         n: shape for at in range(2) for n, shape in _copied(names, _LAYER.format(at), _LAYER.format(at + 2)).items()
     },
     "gemma4-audio": _audio_names, "embedding-gemma2-audio": _audio_names, "gemma3n": _gemma3n_names,
-    "gemma3": _gemma3_names,
+    "gemma3": _gemma3_names, "internvl-silu": _internvl_names,
     # as published: a linear layer of each expert with the inputs first
     "qwen3-vl-moe": lambda names: names | {
         f"{_LAYER.format(0)}mlp.experts.gate_up_proj": [2, 64, 64],
@@ -294,7 +327,7 @@ def _config(name: str) -> dict[str, Any]:
         return config
     config = copy.deepcopy(golden()[BASES.get(name, name)]["config"])
     for part, added in _SIZES.get(name, {}).items():
-        config[part] |= added
+        (config[part] if part else config).update(added)
     return config
 
 
@@ -313,6 +346,7 @@ def case(name: str) -> dict[str, Any]:
 RESPELLED: Final = (
     "qwen2-vl", "qwen2.5-vl", "qwen3-vl", "qwen3-vl-moe", "mistral3", "gemma4", "llama4", "kimi-vl", "qwen3.5",
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
+    "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision",
 )  # fmt: skip
 
 
@@ -336,6 +370,7 @@ DROPPED: Final[dict[str, Names]] = {
     "qwen3.5": {"mtp.norm.weight": [64], "mtp.fc.weight": [64, 128]},
     "qwen3.5-moe": {"mtp.norm.weight": [64], "mtp.layers.0.mlp.gate.weight": [2, 64]},
     "glm-4v-moe": {"model.language_model.layers.2.input_layernorm.weight": [64]},
+    "step3.7": {"model.layers.4.input_layernorm.weight": [64]},
     "glm-ocr": {n: shape for n, shape in golden()["glm-ocr"]["names"].items() if ".layers.16." in n},
 }
 

@@ -7,6 +7,7 @@ Names and layouts are those of `models/mlxlm/towers.toml`. Matrices of the langu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,12 +43,13 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
             f"no table has mlx-vlm's names for the model type {model.config.get('model_type')}",
             hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
         )
-    vision = model.config.get("vision_config")
-    if names.sees and isinstance(vision, Mapping) and vision.get("model_type") not in names.sees:
-        raise UnsupportedError(
-            f"mlx-vlm's {model.config['model_type']} has no tower {vision.get('model_type')}",
-            hint=f"it has {', '.join(names.sees)}; without --towers only the language model is written",
-        )
+    for part, known, what in (("vision_config", names.sees, "tower"), ("text_config", names.reads, "language model")):
+        stated = model.config.get(part)
+        if known and isinstance(stated, Mapping) and stated.get("model_type") not in known:
+            raise UnsupportedError(
+                f"mlx-vlm's {model.config['model_type']} has no {what} {stated.get('model_type')}",
+                hint=f"it has {', '.join(known)}; without --towers only the language model is written",
+            )
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
@@ -124,6 +126,9 @@ def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
+    if names.inner:
+        config["text_config"] = {**config, **config.get("text_config", {})}
+        del config["text_config"]["vision_config"]
     text = config.get("text_config")
     if isinstance(text, Mapping) and model.described:
         config["text_config"] = text = with_rope_words(text, model.family.plain_defaults)
@@ -176,13 +181,17 @@ def _first(stated: Mapping[str, Any], places: list[str]) -> Any:
 
 
 def _at(value: Any, steps: list[str]) -> Any:
-    """The value at a path of keys (`*`: any key, `a/b`: a quotient); None if it is missing."""
+    """The value at a path of keys (`*`: any key; `a/b`, `a*b`: of two numbers); None if it is missing."""
     for step in steps:
         if not isinstance(value, Mapping):
             return None
-        if "/" in step:
-            above, below = (value.get(key) for key in step.split("/"))
-            value = above // below if isinstance(above, int) and isinstance(below, int) and below > 0 else None
+        if step == "*":
+            value = next(iter(value.values()), None)
+        elif pair := re.fullmatch("(.+)([/*])(.+)", step):
+            one, other = value.get(pair[1]), value.get(pair[3])
+            if not isinstance(one, int) or not isinstance(other, int) or other < 1:
+                return None
+            value = one // other if pair[2] == "/" else one * other
         else:
-            value = next(iter(value.values()), None) if step == "*" else value.get(step)
+            value = value.get(step)
     return value

@@ -68,6 +68,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     prefixes: list[tuple[str, str]] = []
     channels_last: list[str] = []
     flat: str = ""
+    inner: bool = False
     head: list[str] = []
     endings: list[Ending] = []
     one_added: list[str] = []
@@ -82,6 +83,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     vision_keys: list[str] = []
     tower: str = ""
     sees: list[str] = []
+    reads: list[str] = []
 
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
