@@ -29,10 +29,12 @@ from tests.models.mlx_vlm_cases import (
 from tests.models.projector_cases import golden, weights, write_folder
 
 import weighbridge as wb
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.mlxlm import towers
 from weighbridge.models.mlxlm.towers import TowerNames, table
 from weighbridge.shipping.run import how_to_run
+from weighbridge.tensors.nodes import const
 
 RECORD = recorded()
 TYPES = {name: case(name)["config"]["model_type"] for name in ALL}
@@ -260,13 +262,47 @@ def test_a_damaged_stack_of_mlx_vlm_is_an_error(shape: tuple[int, ...] | None, t
     assert not (tmp_path / "back").exists()
 
 
+DAMAGED = [
+    ("youtu-vl", "model.layers.0.self_attn.kv_b_proj.weight", [95, 16], "expected 96 rows"),
+    ("paddleocr-vl", "visual.vision_model.encoder.layers.0.self_attn.k_proj.weight", [64, 63], "different lengths"),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor", "shape", "words"), DAMAGED)
+def test_a_part_of_another_shape_is_an_error(name: str, tensor: str, shape: list[int], words: str) -> None:
+    row, found = table().model[TYPES[name]], weights(case(name)["names"] | {tensor: shape})
+    nodes = {n: const(array, F32) for n, array in found.items()}
+    with pytest.raises(FormatError, match=words):
+        towers.mlx_tensors(row, nodes, case(name)["config"], turned=False)
+
+
+WHOLE = [
+    ("youtu-vl", "language_model.model.layers.0.self_attn.embed_q.weight", [4, 16, 7]),
+    ("paddleocr-vl", "visual.layers.0.self_attn.qkv.weight", [191, 64]),
+    ("glm-5.3", "language_model.model.layers.0.self_attn.fbg_a_proj.weight", [20, 64]),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor", "shape"), WHOLE)
+def test_a_damaged_whole_of_mlx_vlm_is_an_error(name: str, tensor: str, shape: list[int], tmp_path: Path) -> None:
+    out = convert(write_folder(case(name), tmp_path / "m"), tmp_path / "out")
+    stored = tensors(out) | {tensor: np.ones(shape, np.float32)}
+    for path in out.glob("*.safetensors*"):
+        path.unlink()
+    save_file(stored, out / "model.safetensors", {"format": "mlx"})
+    with pytest.raises(FormatError, match=r"don't split|doesn't have"):
+        wb.convert(out, tmp_path / "back", to="hf")
+    assert not (tmp_path / "back").exists()
+
+
 #: Cases with single experts, which transformers can save as stacks, too.
-STACKED = ("qwen3.5-moe", "glm-4v-moe")
+STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe")
 
 
 #: Fields of a row whose single entries change what is written, and the form in which each shows.
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
-          "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain"}  # fmt: skip
+          "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
+          "heads": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:

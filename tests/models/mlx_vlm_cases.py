@@ -83,6 +83,13 @@ def _qwen35(config: dict[str, Any]) -> None:
     config["vision_config"]["model_type"] = config["model_type"]
 
 
+def _qwen4(config: dict[str, Any]) -> None:
+    text = config["text_config"]
+    text["layer_types"] = ["full_attention" if kind == "indexed_attention" else kind for kind in text["layer_types"]]
+    text["rope_parameters"] |= {"mrope_section": [11, 11, 10], "type": "default", "partial_rotary_factor": 1.0}
+    config["vision_config"]["model_type"] = config["model_type"]
+
+
 def _glm4v_moe(config: dict[str, Any]) -> None:
     _glm4v(config)
     text = config["text_config"]
@@ -105,6 +112,17 @@ def _lfm2(config: dict[str, Any]) -> None:
 
 def _minicpm(config: dict[str, Any]) -> None:
     config["text_config"]["full_attention_interval"] = 4
+
+
+def _paddle(config: dict[str, Any]) -> None:
+    text = config.pop("text_config")
+    config |= {k: v for k, v in text.items() if k not in ("model_type", "rope_parameters")}
+    config |= {"rope_theta": 1e6, "rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}}
+    config["vision_config"]["model_type"] = config["model_type"]
+
+
+def _kimi25(config: dict[str, Any]) -> None:
+    config["vision_config"] |= {"depth": 3, "embed_dim": 64, "num_heads": 4, "model_type": "moonvit"}
 
 
 def _hunyuan(config: dict[str, Any]) -> None:
@@ -143,7 +161,8 @@ CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "gemma4-experts": _gemma4, "gemma4-shared": _gemma4,
     "mistral4": _unchanged, "embedding-gemma2-audio": _unchanged, "gemma4-unified": _gemma4_unified,
     "muse-glimmer": _unchanged, "hunyuan-vl": _hunyuan, "internvl-silu": _internvl, "phi4-vision": _phi4,
-    "step3.7": _unchanged,
+    "step3.7": _unchanged, "paddleocr-vl": _paddle, "youtu-vl": _unchanged, "kimi-k2.5": _kimi25, "glm-5.3": _unchanged,
+    "qwen4-exp": _qwen4,
 }  # fmt: skip
 
 
@@ -297,7 +316,10 @@ _SIZES: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "layer_types": 2 * ["sliding_attention", "full_attention"],
         }
     },
-    "phi4-vision": {"": {"mm_hidden_size": 64}},
+    "phi4-vision": {"": {"mm_hidden_size": 64}}, "youtu-vl": {"vision_config": {"out_hidden_size": 64}},
+    # mlx-vlm's classes know only square embeddings of positions, and an output that isn't tied
+    "kimi-k2.5": {"vision_config": {"init_pos_emb_width": 4}},
+    "paddleocr-vl": {"": {"tie_word_embeddings": False}, "text_config": {"tie_word_embeddings": False}},
     "hunyuan-vl": {"vision_config": {"out_hidden_size": 64}},  # transformers reads another key
     "gemma4-audio": _AUDIO, "embedding-gemma2-audio": _AUDIO, "gemma3n": {"vision_config": {"hidden_size": 128}},
 }  # fmt: skip
@@ -315,6 +337,11 @@ _NAMES: Final[dict[str, Callable[[Names], Names]]] = {
         f"{_LAYER.format(0)}mlp.experts.gate_up_proj": [2, 64, 64],
         f"{_LAYER.format(0)}mlp.experts.down_proj": [2, 32, 64],
     },
+    "kimi-k2.5": lambda names: names | {
+        "language_model.model.layers.1.mlp.gate.e_score_correction_bias": [2],
+        "vision_tower.patch_embed.pos_emb.weight": [4, 4, 64],
+    },
+    "paddleocr-vl": lambda names: names | {"lm_head.weight": [32, 64]},
     "kimi-vl": lambda names: names | {"language_model.model.layers.1.mlp.gate.e_score_correction_bias": [2]},
     "glm-ocr": lambda names: {n: shape for n, shape in names.items() if ".layers.16." not in n},
 }  # fmt: skip
@@ -346,7 +373,7 @@ def case(name: str) -> dict[str, Any]:
 RESPELLED: Final = (
     "qwen2-vl", "qwen2.5-vl", "qwen3-vl", "qwen3-vl-moe", "mistral3", "gemma4", "llama4", "kimi-vl", "qwen3.5",
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
-    "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision",
+    "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
 )  # fmt: skip
 
 
@@ -361,7 +388,7 @@ def respelled(name: str) -> dict[str, Any]:
 #: All cases.
 ALL: Final = (*CASES, *CONFIGS)
 #: Cases with tensors that keep their type if another is requested, and one without.
-CAST: Final = ("qwen3.5", "qwen3.5-moe", "smolvlm")
+CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "smolvlm")
 #: Case and form.
 RECORDED: Final = [(name, form) for name in ALL for form in FORMS if form != "bfloat16" or name in CAST]
 
@@ -370,6 +397,8 @@ DROPPED: Final[dict[str, Names]] = {
     "qwen3.5": {"mtp.norm.weight": [64], "mtp.fc.weight": [64, 128]},
     "qwen3.5-moe": {"mtp.norm.weight": [64], "mtp.layers.0.mlp.gate.weight": [2, 64]},
     "glm-4v-moe": {"model.language_model.layers.2.input_layernorm.weight": [64]},
+    "qwen4-exp": {"mtp.norm.weight": [64]},
+    "glm-5.3": {"model.language_model.layers.4.input_layernorm.weight": [64]},
     "step3.7": {"model.layers.4.input_layernorm.weight": [64]},
     "glm-ocr": {n: shape for n, shape in golden()["glm-ocr"]["names"].items() if ".layers.16." in n},
 }

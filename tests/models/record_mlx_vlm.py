@@ -7,6 +7,7 @@ python -m tests.models.record_mlx_vlm [--check]
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import torch
 import transformers
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_vlm.models.gemma3n import vision
+from mlx_vlm.models.paddleocr_vl import vision as paddleocr
 from mlx_vlm.quant_utils import quantize_model
 from mlx_vlm.utils import load_model, save_weights, skip_multimodal_module
 from safetensors.numpy import load_file
@@ -41,8 +43,13 @@ from tests.models.projector_cases import write_folder
 import weighbridge as wb
 
 
-def _narrow_gemma3n() -> None:
-    """Divides the widths of Gemma 3n's tower, which no config sets."""
+def _narrow_projector(kind: Any, *args: Any, **options: Any) -> Any:
+    return kind(*args, **{**options, "context_dim": 64})
+
+
+def _narrow_towers() -> None:
+    """Divides the widths of the towers of Gemma 3n and PaddleOCR-VL, which no config sets."""
+    paddleocr.PaddleOCRProjector = functools.partial(_narrow_projector, paddleocr.PaddleOCRProjector)
     stem, fusion, blocks = vision.ConvNormAct, vision.MobileNetV5MultiScaleFusionAdapter, vision.gemma3n_mobilenet_def
 
     def divided(block: Any) -> Any:
@@ -95,7 +102,7 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def main(check: bool) -> None:
-    _narrow_gemma3n()
+    _narrow_towers()
     if not check:
         NAMES.write_text(json.dumps({name: names_of(config) for name, config in CONFIGS.items()}, indent=0) + "\n")
     record: dict[str, dict[str, dict[str, str]]] = {}

@@ -53,7 +53,7 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
-    tensors = mlx_tensors(names, model.logical, turned)
+    tensors = mlx_tensors(names, model.logical, model.config, turned)
     if names.head and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
     tensors = _as_read(names, tensors, model.config, draft)
@@ -88,7 +88,7 @@ def _add_tensors(
     that the table doesn't name."""
     modules: dict[str, MlxQuantization] = {}
     for name, node in tensors.items():
-        dtype = None if name.endswith(tuple(names.uncast)) else requested
+        dtype = None if any(part in name for part in names.uncast) else requested
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
         known = stack or name.endswith(tuple(names.channels_last)) or not table().quantizes(name)
         if len(node.spec.shape) > 2 and not known:
@@ -137,6 +137,9 @@ def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str
         config["eos_token_id"] = generation["eos_token_id"]
     if names.period and model.described:
         config = with_period(config, model.family.effective(model.config).get("layer_types"), names.period)
+    text = config.get("text_config")
+    if names.layer_types and isinstance(text, Mapping) and isinstance(kinds := text.get("layer_types"), list):
+        config["text_config"] = {**text, "layer_types": [names.layer_types.get(kind, kind) for kind in kinds]}
     parts = (("text_config", names.text, names.text_keys), ("vision_config", names.vision, names.vision_keys))
     for part, rows, accepted in parts:
         if isinstance(stated := config.get(part), Mapping):

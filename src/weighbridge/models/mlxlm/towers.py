@@ -19,6 +19,7 @@ from msgspec import Struct, convert
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
+from weighbridge.models.mlxlm.joins import Heads, Join, with_joins, without_joins
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -72,6 +73,8 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     head: list[str] = []
     endings: list[Ending] = []
     one_added: list[str] = []
+    joins: list[Join] = []
+    heads: list[Heads] = []
     unread: list[Unread] = []
     text: Mapping[str, Value] = {}
     vision: Mapping[str, Value] = {}
@@ -79,11 +82,18 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     eight_bits: list[str] = []
     uncast: list[str] = []
     period: Mapping[str, int] = {}
+    layer_types: Mapping[str, str] = {}
     text_keys: list[str] = []
     vision_keys: list[str] = []
     tower: str = ""
+    towers: str = ""
     sees: list[str] = []
     reads: list[str] = []
+
+    @property
+    def parted(self) -> list[Join | Heads]:
+        """Matrices that the class has together or apart."""
+        return [*self.joins, *self.heads]
 
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
@@ -110,12 +120,12 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_unread(self, name: str, config: Mapping[str, Any]) -> bool:
         """Whether the class drops the tensor of this name of mlx-vlm's."""
-        text = config.get("text_config")
-        return any(row.has(name, text if isinstance(text, Mapping) else config) for row in self.unread)
+        return any(row.has(name, text_config(config)) for row in self.unread)
 
     def is_stack(self, name: str) -> bool:
-        """Whether a tensor of this name is a stack of experts, which mlx-vlm quantizes like matrices."""
-        return any(name.endswith(end) for row in self.endings for end in row.mlx)
+        """Whether a tensor of this name is a stack, which mlx-vlm quantizes like matrices."""
+        ends = [end for row in self.endings for end in row.mlx] + [end for row in self.heads for end in row.mlx]
+        return name.endswith(tuple(ends))
 
     def to_hf(self, name: str) -> str:
         """Hugging Face's name of a tensor."""
@@ -152,13 +162,26 @@ def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
 
 def is_of_mlx_vlm(model: OpenModel) -> bool:
     """Whether a folder in MLX's form has towers, so that mlx-vlm reads it and mlx-lm doesn't."""
-    known = model.index.metadata.get("format") == "mlx" and tower_names(model.config) is not None
-    return known and not all(map(table().quantizes, model.index.by_name))
+    names = tower_names(model.config) if model.index.metadata.get("format") == "mlx" else None
+    if names is None:
+        return False
+    seen = (
+        (names.towers and name.startswith(names.towers)) or not table().quantizes(name) for name in model.index.by_name
+    )
+    return any(seen)
 
 
-def mlx_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor], turned: bool) -> dict[str, LogicalTensor]:
-    """The tensors under mlx-vlm's names: stacks of experts split, single experts stacked. `turned`: whether the folder
-    has stacks with the inputs first, if their row says so."""
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's settings."""
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
+def mlx_tensors(
+    names: TowerNames, tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any], turned: bool
+) -> dict[str, LogicalTensor]:
+    """The tensors under mlx-vlm's names: stacks of experts split, single experts stacked, matrices joined. `turned`:
+    whether the folder has stacks with the inputs first, if their row says so."""
     out: dict[str, LogicalTensor] = {}
     stacks: dict[str, dict[int, LogicalTensor]] = {}
     for name, node in tensors.items():
@@ -173,7 +196,8 @@ def mlx_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor], turned:
         else:
             parts = _split(name, node, len(row.mlx), row.turned and turned)
             out |= {start + end: part for end, part in zip(row.mlx, parts, strict=True)}
-    return {**out, **{name: _stacked(name, experts) for name, experts in stacks.items()}}
+    out |= {name: _stacked(name, experts) for name, experts in stacks.items()}
+    return with_joins(names.parted, out, text_config(config))
 
 
 def _split(name: str, node: LogicalTensor, count: int, turned: bool) -> list[Node]:
@@ -291,6 +315,11 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
         return None
     copies: list[Dropped] = []
     nodes, used = hf_tensors(names, model.logical) if names.endings else ({}, set())
+    if names.parted:
+        read = {name: names.in_hf(name, tensor) for name, tensor in model.logical.items()}
+        parts, whole = without_joins(names.parted, read, text_config(model.config))
+        nodes |= {names.to_hf(name): node for name, node in parts.items()}
+        used |= whole
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
         if name in used or name.startswith(modules):
