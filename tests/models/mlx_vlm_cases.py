@@ -83,6 +83,22 @@ def _qwen35(config: dict[str, Any]) -> None:
     config["vision_config"]["model_type"] = config["model_type"]
 
 
+def _cohere2(config: dict[str, Any]) -> None:
+    config["text_config"]["rope_theta"] = 1e4
+
+
+def _nemotron(config: dict[str, Any]) -> None:
+    flags = ("attention_bias", "mamba_proj_bias", "mlp_bias", "use_bias")
+    config["llm_config"] |= {**dict.fromkeys(flags, False), "use_conv_bias": True, "max_position_embeddings": 256}
+    config["vit_hidden_size"] = 64
+    config["vision_config"]["args"] = {"cpe_max_size": 112, "register_multiple": 10, "teachers": [{"name": "a"}]}
+    config["sound_config"]["projection_hidden_size"] = 80
+
+
+def _minimax(config: dict[str, Any]) -> None:
+    config["text_config"] |= {"rope_theta": 5e6}
+
+
 def _qwen4(config: dict[str, Any]) -> None:
     text = config["text_config"]
     text["layer_types"] = ["full_attention" if kind == "indexed_attention" else kind for kind in text["layer_types"]]
@@ -162,7 +178,8 @@ CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "mistral4": _unchanged, "embedding-gemma2-audio": _unchanged, "gemma4-unified": _gemma4_unified,
     "muse-glimmer": _unchanged, "hunyuan-vl": _hunyuan, "internvl-silu": _internvl, "phi4-vision": _phi4,
     "step3.7": _unchanged, "paddleocr-vl": _paddle, "youtu-vl": _unchanged, "kimi-k2.5": _kimi25, "glm-5.3": _unchanged,
-    "qwen4-exp": _qwen4,
+    "qwen4-exp": _qwen4, "minimax-m3": _minimax, "nemotron-omni": _nemotron,
+    "cohere2-vision": _cohere2,
 }  # fmt: skip
 
 
@@ -236,6 +253,15 @@ def _glm_moe_names(names: Names) -> Names:
     }
     router = {f"{layer}mlp.gate.weight": [2, 64], f"{layer}mlp.gate.e_score_correction_bias": [2]}
     return names | _copied(names, first, layer, ".mlp.") | _experts(f"{layer}mlp.") | shared | router
+
+
+def _nemotron_experts(layer: str) -> Names:
+    up, down = [32, 64], [64, 32]
+    modules = {"up_proj": up, "down_proj": down}
+    experts = {f"experts.{n}.{part}": shape for n in range(2) for part, shape in modules.items()}
+    shared = {f"shared_experts.{part}": shape for part, shape in modules.items()}
+    mixer = {f"mixer.{name}.weight": shape for name, shape in {**experts, **shared, "gate": [2, 64]}.items()}
+    return {layer + n: s for n, s in {**mixer, "norm.weight": [64], "mixer.gate.e_score_correction_bias": [2]}.items()}
 
 
 def _lfm2_names(names: Names) -> Names:
@@ -316,6 +342,14 @@ _SIZES: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "layer_types": 2 * ["sliding_attention", "full_attention"],
         }
     },
+    "minimax-m3": {"": {"projector_hidden_size": 64}},
+    "nemotron-omni": {
+        "llm_config": {
+            "hybrid_override_pattern": "ME*", "n_routed_experts": 2, "n_shared_experts": 1,
+            "num_experts_per_tok": 1, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 32,
+            "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+        }
+    },
     "phi4-vision": {"": {"mm_hidden_size": 64}}, "youtu-vl": {"vision_config": {"out_hidden_size": 64}},
     # mlx-vlm's classes know only square embeddings of positions, and an output that isn't tied
     "kimi-k2.5": {"vision_config": {"init_pos_emb_width": 4}},
@@ -340,6 +374,17 @@ _NAMES: Final[dict[str, Callable[[Names], Names]]] = {
     "kimi-k2.5": lambda names: names | {
         "language_model.model.layers.1.mlp.gate.e_score_correction_bias": [2],
         "vision_tower.patch_embed.pos_emb.weight": [4, 4, 64],
+    },
+    "cohere2-vision": lambda names: {  # as published
+        n.replace("model.vision_tower.", "model.vision_tower.vision_model."): shape for n, shape in names.items()
+    },
+    "nemotron-omni": lambda names: {
+        n: s for n, s in names.items() if ".backbone.layers.1.mixer." not in n
+    } | _nemotron_experts("language_model.backbone.layers.1."),
+    "minimax-m3": lambda names: names | {
+        "multi_modal_projector.linear_1.weight": [64, 320], "multi_modal_projector.linear_1.bias": [64],
+        "multi_modal_projector.linear_2.weight": [64, 64], "patch_merge_mlp.linear_1.weight": [64, 256],
+        "patch_merge_mlp.linear_1.bias": [64], "patch_merge_mlp.linear_2.weight": [64, 64],
     },
     "paddleocr-vl": lambda names: names | {"lm_head.weight": [32, 64]},
     "kimi-vl": lambda names: names | {"language_model.model.layers.1.mlp.gate.e_score_correction_bias": [2]},
@@ -374,6 +419,7 @@ RESPELLED: Final = (
     "qwen2-vl", "qwen2.5-vl", "qwen3-vl", "qwen3-vl-moe", "mistral3", "gemma4", "llama4", "kimi-vl", "qwen3.5",
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
+    "minimax-m3", "cohere2-vision",
 )  # fmt: skip
 
 
@@ -388,7 +434,7 @@ def respelled(name: str) -> dict[str, Any]:
 #: All cases.
 ALL: Final = (*CASES, *CONFIGS)
 #: Cases with tensors that keep their type if another is requested, and one without.
-CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "smolvlm")
+CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "minimax-m3", "smolvlm")
 #: Case and form.
 RECORDED: Final = [(name, form) for name in ALL for form in FORMS if form != "bfloat16" or name in CAST]
 

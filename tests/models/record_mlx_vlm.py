@@ -1,6 +1,6 @@
 """Records how mlx-vlm converts the models of `mlx_vlm_cases.py`, and checks that it loads ours, strictly.
 
-pip install --no-deps mlx-vlm==0.7.10
+pip install --no-deps mlx-vlm==0.7.10 mlx-audio==0.6.2
 python -m tests.models.record_mlx_vlm [--check]
 """
 

@@ -7,7 +7,7 @@ without_joins(rows, tensors)  the inverse: the joined ones apart
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
@@ -89,8 +89,42 @@ class Heads(Struct, frozen=True, forbid_unknown_fields=True):
         return heads, of_key, of_value
 
 
+class Packed(Struct, frozen=True, forbid_unknown_fields=True):
+    """Stacks of experts and the shared expert, which the class has as one more; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, concat, reshape  # late: numpy
+
+        nodes = [as_node(part) for part in parts]
+        half = len(nodes) // 2
+        experts, shared = concat(nodes[:half], axis=1), concat(nodes[half:])
+        if experts.spec.shape[1:] != shared.spec.shape:
+            raise FormatError(f"{name} has experts of another shape than the shared one")
+        return [concat([experts, reshape(shared, (1, *shared.spec.shape))])]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
+
+        node, half = as_node(parts[0]), len(self.hf) // 2
+        if len(node.spec.shape) != 3 or node.spec.shape[0] < 2 or node.spec.shape[1] % half:
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, which doesn't split into experts")
+        count, rows, columns = node.spec.shape
+        flat, each = reshape(node, (node.spec.elements,)), rows // half
+        starts = [part * each * columns for part in range(half)]
+        strides, last = [rows * columns, columns, 1], (count - 1) * rows * columns
+        experts = [strided(flat, start, [count - 1, each, columns], strides) for start in starts]
+        return experts + [strided(flat, last + start, [each, columns], strides[1:]) for start in starts]
+
+
+Parted: TypeAlias = Join | Heads | Packed
+
+
 def with_joins(
-    rows: Sequence[Join | Heads], tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any]
+    rows: Sequence[Parted], tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any]
 ) -> dict[str, LogicalTensor]:
     """The tensors under mlx-vlm's names in its parts. `config`: the language model's."""
     out = dict(tensors)
@@ -102,7 +136,7 @@ def with_joins(
 
 
 def without_joins(
-    rows: Sequence[Join | Heads], tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any]
+    rows: Sequence[Parted], tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any]
 ) -> tuple[dict[str, Node], set[str]]:
     """The parts of a Hugging Face folder under mlx-vlm's names, and the names of the tensors that have them."""
     out: dict[str, Node] = {}

@@ -19,7 +19,7 @@ from msgspec import Struct, convert
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
-from weighbridge.models.mlxlm.joins import Heads, Join, with_joins, without_joins
+from weighbridge.models.mlxlm.joins import Heads, Join, Packed, Parted, with_joins, without_joins
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -75,6 +75,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     one_added: list[str] = []
     joins: list[Join] = []
     heads: list[Heads] = []
+    packed: list[Packed] = []
     unread: list[Unread] = []
     text: Mapping[str, Value] = {}
     vision: Mapping[str, Value] = {}
@@ -91,9 +92,9 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     reads: list[str] = []
 
     @property
-    def parted(self) -> list[Join | Heads]:
+    def parted(self) -> list[Parted]:
         """Matrices that the class has together or apart."""
-        return [*self.joins, *self.heads]
+        return [*self.joins, *self.heads, *self.packed]
 
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
@@ -124,8 +125,8 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_stack(self, name: str) -> bool:
         """Whether a tensor of this name is a stack, which mlx-vlm quantizes like matrices."""
-        ends = [end for row in self.endings for end in row.mlx] + [end for row in self.heads for end in row.mlx]
-        return name.endswith(tuple(ends))
+        rows: list[Ending | Parted] = [*self.endings, *self.heads, *self.packed]
+        return any(name.endswith(tuple(row.mlx)) for row in rows)
 
     def to_hf(self, name: str) -> str:
         """Hugging Face's name of a tensor."""
@@ -314,12 +315,15 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     if names is None or not is_of_mlx_vlm(model):
         return None
     copies: list[Dropped] = []
-    nodes, used = hf_tensors(names, model.logical) if names.endings else ({}, set())
+    parts: dict[str, Node] = {}
+    used: set[str] = set()
     if names.parted:
         read = {name: names.in_hf(name, tensor) for name, tensor in model.logical.items()}
-        parts, whole = without_joins(names.parted, read, text_config(model.config))
-        nodes |= {names.to_hf(name): node for name, node in parts.items()}
-        used |= whole
+        parts, used = without_joins(names.parted, read, text_config(model.config))
+    rest = {name: tensor for name, tensor in model.logical.items() if name not in used}
+    nodes, whole = hf_tensors(names, {**rest, **parts})
+    nodes |= {names.to_hf(name): node for name, node in parts.items() if name not in whole}
+    used |= whole
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
         if name in used or name.startswith(modules):
