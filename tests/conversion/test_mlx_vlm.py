@@ -19,6 +19,7 @@ from tests.models.mlx_vlm_cases import (
     CASES,
     DROPPED,
     FORMS,
+    GOLDEN,
     RECORDED,
     RESPELLED,
     case,
@@ -47,6 +48,11 @@ def tensors(folder: Path) -> dict[str, np.ndarray]:
 def convert(source: Path, target: Path, form: str = "plain") -> Path:
     wb.convert(source, target, to="mlx", towers=True, **FORMS[form])
     return target
+
+
+def test_the_record_has_these_cases_alone() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == set(ALL)
+    assert {(name, form) for name, forms in RECORD.items() for form in forms} == set(RECORDED)
 
 
 @pytest.mark.parametrize(("name", "form"), RECORDED)

@@ -1,4 +1,4 @@
-"""Small models that mlx-vlm reads, as its conversion is recorded in golden/mlx_vlm.json (`record_mlx_vlm.py`).
+"""Small models that mlx-vlm reads, as its conversion is recorded in golden/mlx_vlm (`record_mlx_vlm.py`).
 
 They are models of `projector_cases.py` with the configs that their publishers wrote, whose keys mlx-vlm's classes need.
 """
@@ -19,7 +19,7 @@ from tests.models.projector_cases import PREPROCESSOR, golden
 #: Tensors and their shapes.
 Names: TypeAlias = dict[str, list[int]]
 
-GOLDEN: Final = Path(__file__).parent / "golden" / "mlx_vlm.json"
+GOLDEN: Final = Path(__file__).parent / "golden" / "mlx_vlm"
 GROUP: Final = 32
 #: name -> options of the conversion
 FORMS: Final[dict[str, dict[str, Any]]] = {
@@ -460,5 +460,4 @@ def summary(tensors: dict[str, np.ndarray]) -> dict[str, str]:
 
 def recorded() -> dict[str, dict[str, dict[str, str]]]:
     """Case -> form -> tensors as mlx-vlm writes them."""
-    record: dict[str, dict[str, dict[str, str]]] = json.loads(GOLDEN.read_text("utf-8"))
-    return record
+    return {name: json.loads((GOLDEN / f"{name}.json").read_text("utf-8")) for name in ALL}

@@ -131,7 +131,8 @@ def main(check: bool) -> None:
     if check:
         assert record == recorded()
     else:
-        GOLDEN.write_text(json.dumps(record, indent=0, separators=(",", ":")) + "\n")
+        for name, forms in record.items():
+            (GOLDEN / f"{name}.json").write_text(json.dumps(forms, indent=0, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 
-class Join(Struct, frozen=True, forbid_unknown_fields=True):
+class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):
     """Matrices whose rows the class has in one; towers.toml documents the fields."""
 
     hf: list[str]
@@ -48,7 +48,7 @@ class Join(Struct, frozen=True, forbid_unknown_fields=True):
         return [flat_range(node, start, (count, *inner)) for start, count in zip(starts, counts, strict=True)]
 
 
-class Heads(Struct, frozen=True, forbid_unknown_fields=True):
+class SplitHeads(Struct, frozen=True, forbid_unknown_fields=True):
     """A matrix of keys and values, which the class has by heads; towers.toml documents the fields."""
 
     hf: list[str]
@@ -89,7 +89,7 @@ class Heads(Struct, frozen=True, forbid_unknown_fields=True):
         return heads, of_key, of_value
 
 
-class Packed(Struct, frozen=True, forbid_unknown_fields=True):
+class PackedExperts(Struct, frozen=True, forbid_unknown_fields=True):
     """Stacks of experts and the shared expert, which the class has as one more; towers.toml documents the fields."""
 
     hf: list[str]
@@ -120,7 +120,7 @@ class Packed(Struct, frozen=True, forbid_unknown_fields=True):
         return experts + [strided(flat, last + start, [each, columns], strides[1:]) for start in starts]
 
 
-Parted: TypeAlias = Join | Heads | Packed
+Parted: TypeAlias = JoinedRows | SplitHeads | PackedExperts
 
 
 def with_joins(

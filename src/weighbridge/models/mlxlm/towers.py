@@ -19,7 +19,7 @@ from msgspec import Struct, convert
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
-from weighbridge.models.mlxlm.joins import Heads, Join, Packed, Parted, with_joins, without_joins
+from weighbridge.models.mlxlm.joins import JoinedRows, PackedExperts, Parted, SplitHeads, with_joins, without_joins
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -47,7 +47,7 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
         return match and (match[1], match[2] if "*" in self.hf else "")
 
 
-class Unread(Struct, frozen=True, forbid_unknown_fields=True):
+class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
     """Tensors that the class drops; towers.toml documents the fields."""
 
     parts: list[str]
@@ -73,10 +73,10 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     head: list[str] = []
     endings: list[Ending] = []
     one_added: list[str] = []
-    joins: list[Join] = []
-    heads: list[Heads] = []
-    packed: list[Packed] = []
-    unread: list[Unread] = []
+    joins: list[JoinedRows] = []
+    heads: list[SplitHeads] = []
+    packed: list[PackedExperts] = []
+    unread: list[UnreadTensors] = []
     text: Mapping[str, Value] = {}
     vision: Mapping[str, Value] = {}
     unquantized: list[str] = []
