@@ -197,6 +197,8 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
                 assert written == expected, key
     for part, accepted in (("text_config", row.text_keys), ("vision_config", row.vision_keys)):
         assert not accepted or set(config[part]) <= set(accepted)
+    if row.layer_types:
+        assert config["text_config"]["layer_types"] == published["text_config"]["layer_types"]
     if row.tower:
         assert config["vision_config"]["model_type"] == row.tower
     assert summary(tensors(tmp_path / "out")) == RECORD[name]["plain"]
