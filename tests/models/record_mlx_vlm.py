@@ -1,11 +1,13 @@
 """Records how mlx-vlm converts the models of `mlx_vlm_cases.py`, and checks that it loads ours, strictly.
 
-pip install --no-deps mlx-vlm==0.7.10
+pip install --no-deps mlx-vlm==0.7.10 mlx-audio==0.6.2
 python -m tests.models.record_mlx_vlm [--check]
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import sys
 import tempfile
@@ -15,17 +17,21 @@ from typing import Any
 import mlx.core as mx
 import torch
 import transformers
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_vlm.models.gemma3n import vision
+from mlx_vlm.models.paddleocr_vl import vision as paddleocr
 from mlx_vlm.quant_utils import quantize_model
 from mlx_vlm.utils import load_model, save_weights, skip_multimodal_module
 from safetensors.numpy import load_file
 from tests.models.mlx_vlm_cases import (
-    ALL,
     CONFIGS,
+    DROPPED,
     FORMS,
+    GEMMA3N_DIVISOR,
     GOLDEN,
     GROUP,
     NAMES,
+    RECORDED,
     RESPELLED,
     case,
     recorded,
@@ -37,6 +43,28 @@ from tests.models.projector_cases import write_folder
 import weighbridge as wb
 
 
+def _narrow_projector(kind: Any, *args: Any, **options: Any) -> Any:
+    return kind(*args, **{**options, "context_dim": 64})
+
+
+def _narrow_towers() -> None:
+    """Divides the widths of the towers of Gemma 3n and PaddleOCR-VL, which no config sets."""
+    paddleocr.PaddleOCRProjector = functools.partial(_narrow_projector, paddleocr.PaddleOCRProjector)
+    stem, fusion, blocks = vision.ConvNormAct, vision.MobileNetV5MultiScaleFusionAdapter, vision.gemma3n_mobilenet_def
+
+    def divided(block: Any) -> Any:
+        key = "kv_dim" if hasattr(block, "kv_dim") else "filters"
+        return dataclasses.replace(block, **{key: getattr(block, key) // GEMMA3N_DIVISOR})
+
+    vision.gemma3n_mobilenet_def = lambda: [list(map(divided, stage)) for stage in blocks()]
+    vision.ConvNormAct = lambda kind, in_chs, out_chs, **k: stem(
+        kind, in_chs, out_chs // GEMMA3N_DIVISOR if in_chs == 3 else out_chs, **k
+    )
+    vision.MobileNetV5MultiScaleFusionAdapter = lambda *, in_chs, out_chs, **k: fusion(
+        in_chs=[n // GEMMA3N_DIVISOR for n in in_chs], out_chs=out_chs // GEMMA3N_DIVISOR, **k
+    )
+
+
 def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
     """The model as mlx_vlm.convert changes it, and its tensors."""
     model = load_model(folder)
@@ -46,6 +74,9 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
         model, _ = quantize_model(
             model, config, GROUP, 4, quant_predicate=lambda p, m: not skip_multimodal_module(p) and own(p, m)
         )
+    if form == "bfloat16":
+        casts = getattr(model, "cast_predicate", lambda _: True)
+        model.update(tree_map_with_path(lambda k, v: v.astype(mx.bfloat16) if casts(k) else v, model.parameters()))
     out.mkdir()
     save_weights(out, model, donate_weights=False)
     return model, summary({k: v for path in out.glob("*.safetensors") for k, v in load_file(path).items()})
@@ -71,21 +102,25 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def main(check: bool) -> None:
+    _narrow_towers()
     if not check:
         NAMES.write_text(json.dumps({name: names_of(config) for name, config in CONFIGS.items()}, indent=0) + "\n")
     record: dict[str, dict[str, dict[str, str]]] = {}
     with tempfile.TemporaryDirectory() as place:
-        for name in ALL:
+        for name, form in RECORDED:
             folder = write_folder(case(name), Path(place, name))
-            record[name] = {}
-            for form, options in FORMS.items():
-                model, record[name][form] = theirs(folder, form, Path(place, f"{name}-{form}-theirs"))
-                ours = Path(place, f"{name}-{form}")
-                wb.convert(folder, ours, to="mlx", towers=True, **options)
-                read, made = (dict(tree_flatten(m.parameters())) for m in (load_model(ours), model))
-                assert read.keys() == made.keys(), (name, form)
-                assert all(mx.array_equal(read[key], made[key]) for key in made), (name, form)
-                print(name, form, len(made), "parameters: loaded, equal")
+            model, record.setdefault(name, {})[form] = theirs(folder, form, Path(place, f"{name}-{form}-theirs"))
+            ours = Path(place, f"{name}-{form}")
+            wb.convert(folder, ours, to="mlx", towers=True, **FORMS[form])
+            read, made = (dict(tree_flatten(m.parameters())) for m in (load_model(ours), model))
+            assert read.keys() == made.keys(), (name, form)
+            assert all(mx.array_equal(read[key], made[key]) for key in made), (name, form)
+            print(name, form, len(made), "parameters: loaded, equal")
+        for name, dropped in DROPPED.items():
+            found = case(name)
+            found["names"] |= dropped
+            folder = write_folder(found, Path(place, f"{name}-dropped"))
+            assert theirs(folder, "plain", Path(place, f"{name}-theirs"))[1] == record[name]["plain"]
         for name in RESPELLED:
             ours = Path(place, f"{name}-respelled")
             wb.convert(write_folder(respelled(name), Path(place, f"{name}-5")), ours, to="mlx", towers=True)
@@ -96,7 +131,8 @@ def main(check: bool) -> None:
     if check:
         assert record == recorded()
     else:
-        GOLDEN.write_text(json.dumps(record, indent=0, separators=(",", ":")) + "\n")
+        for name, forms in record.items():
+            (GOLDEN / f"{name}.json").write_text(json.dumps(forms, indent=0, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

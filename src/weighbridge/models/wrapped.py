@@ -41,13 +41,8 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
         return model, []
     if renamed := _from_other_names(model):
         return renamed
-    for key, count, note in _corrected_counts(model):
-        config = json.loads(json.dumps(model.config))
-        text = config.get("text_config")
-        (text if isinstance(text, dict) and key in text else config)[key] = count
-        candidate = replace(model, texts={**model.texts, "config.json": json.dumps(config, indent=2).encode()})
-        if _fits(candidate):
-            return candidate, [f"config.json: {note}"]
+    if recounted := _recounted(model):
+        return recounted
     for names, note in _renamings(model):
         if len(set(names.values())) < len(names):
             continue
@@ -91,7 +86,12 @@ def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
     from weighbridge.models.mlxlm.towers import from_mlx_vlm  # late: only folders of MLX have its names
 
     named = from_mlx_vlm(model)
-    return (named, [_MLX_VLM]) if named is not None and (not named.described or _fits(named)) else None
+    if named is None:
+        return None
+    if not named.described or _fits(named):
+        return named, [_MLX_VLM]
+    recounted = _recounted(named)
+    return (recounted[0], [_MLX_VLM, *recounted[1]]) if recounted else None
 
 
 def _from_other_names(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
@@ -152,6 +152,18 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:
             return unwrapped(model)
     return model, []
+
+
+def _recounted(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
+    """The model with one count of config.json corrected, and a note; None if it fits its family in no such way."""
+    for key, count, note in _corrected_counts(model):
+        config = json.loads(json.dumps(model.config))
+        text = config.get("text_config")
+        (text if isinstance(text, dict) and key in text else config)[key] = count
+        candidate = replace(model, texts={**model.texts, "config.json": json.dumps(config, indent=2).encode()})
+        if _fits(candidate):
+            return candidate, [f"config.json: {note}"]
+    return None
 
 
 def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:

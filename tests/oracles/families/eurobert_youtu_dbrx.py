@@ -142,6 +142,7 @@ CASES = table(
         head="Glm4MoeLiteForCausalLM",
         runs=False,
         unheld=_LITE_UNHELD,
+        recorded=("mlx",),
         spreads=_MOE_SPREADS,
     ),
     Case(

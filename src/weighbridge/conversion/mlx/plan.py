@@ -69,6 +69,10 @@ class MlxQuantization(NamedTuple):
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
+#: Routers and their like, whatever is requested (`quant_predicate` in mlx_lm.models and mlx_vlm.models).
+EIGHT_BITS: Final = MlxQuantization(64, 8)
+
+
 def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = None) -> PlanBuilder:
     """Plans the tensors and files of an MLX folder. `calibrate`: how linear layers are rounded, if not to nearest.
 
@@ -263,10 +267,9 @@ def _quantization(
         more = index < layers // 8 or index >= 7 * layers // 8 or (index - layers // 8) % 3 == 2
         important = more and any(part in module for part in ("v_proj", "v_a_proj", "v_b_proj", "down_proj"))
         return MlxQuantization(overall.group_size, high if important or "lm_head" in module else low, "affine")
-    # `quant_predicate` of mlx_lm.models: some modules have 8 bits whatever is requested
     for end in model.family.document.mlx.eight_bits:
         if module == end[1:] if end[0] == "=" else module.endswith(end):
-            return MlxQuantization(64, 8)
+            return EIGHT_BITS
     return overall
 
 

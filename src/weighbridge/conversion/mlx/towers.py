@@ -7,13 +7,15 @@ Names and layouts are those of `models/mlxlm/towers.toml`. Matrices of the langu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.conversion.mlx.config import with_rope_words
+from weighbridge.conversion.mlx.config import with_period, with_rope_words
 from weighbridge.conversion.mlx.plan import (
+    EIGHT_BITS,
     MlxQuantization,
     index_of,
     keep_codes,
@@ -27,7 +29,7 @@ from weighbridge.conversion.options import MlxTowersOptions
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
-from weighbridge.models.mlxlm.towers import TowerNames, channels_last, mlx_tensors, table, tower_names
+from weighbridge.models.mlxlm.towers import TowerNames, Value, mlx_tensors, table, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
@@ -41,29 +43,41 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
             f"no table has mlx-vlm's names for the model type {model.config.get('model_type')}",
             hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
         )
-    vision = model.config.get("vision_config")
-    if names.sees and isinstance(vision, Mapping) and vision.get("model_type") not in names.sees:
-        raise UnsupportedError(
-            f"mlx-vlm's {model.config['model_type']} has no tower {vision.get('model_type')}",
-            hint=f"it has {', '.join(names.sees)}; without --towers only the language model is written",
-        )
+    for part, known, what in (("vision_config", names.sees, "tower"), ("text_config", names.reads, "language model")):
+        stated = model.config.get(part)
+        if known and isinstance(stated, Mapping) and stated.get("model_type") not in known:
+            raise UnsupportedError(
+                f"mlx-vlm's {model.config['model_type']} has no {what} {stated.get('model_type')}",
+                hint=f"it has {', '.join(known)}; without --towers only the language model is written",
+            )
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
-    tensors = mlx_tensors(names, model.logical, turned)
+    tensors = mlx_tensors(names, model.logical, model.config, turned)
     if names.head and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
+    tensors = _as_read(names, tensors, model.config, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
-    elements = sum(node.spec.elements for name, node in tensors.items() if not _is_computed(name))
     add_side_files(model, draft, without=("config.json", *model.texts))
     config = {**_config(model, names, draft), **quantization_config(modules, overall, each=False)}
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
-    draft.index = index_of(draft.tensors, elements)
+    draft.index = index_of(draft.tensors, sum(node.spec.elements for node in tensors.values()))
     return draft
 
 
-def _is_computed(name: str) -> bool:
-    return any(part in name for part in table().computed)
+def _as_read(
+    names: TowerNames, tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any], draft: PlanBuilder
+) -> dict[str, LogicalTensor]:
+    """The tensors that mlx-vlm's class reads, in its layouts. Lists the others."""
+    out: dict[str, LogicalTensor] = {}
+    for name, node in tensors.items():
+        if any(part in name for part in table().computed):
+            draft.losses.append(Loss("left out: mlx-vlm computes it", name))
+        elif names.is_unread(name, config):
+            draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it", name))
+        else:
+            out[name] = names.in_mlx(name, node)
+    return out
 
 
 def _add_tensors(
@@ -74,24 +88,20 @@ def _add_tensors(
     that the table doesn't name."""
     modules: dict[str, MlxQuantization] = {}
     for name, node in tensors.items():
-        if _is_computed(name):
-            draft.losses.append(Loss("left out: mlx-vlm computes it", name))
-            continue
-        if name in names.channels_last:
-            draft.tensors[name] = plain(name, channels_last(node), requested, draft)
-            continue
+        dtype = None if any(part in name for part in names.uncast) else requested
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
-        if len(node.spec.shape) > 2 and not stack and table().quantizes(name):
+        known = stack or name.endswith(tuple(names.channels_last)) or not table().quantizes(name)
+        if len(node.spec.shape) > 2 and not known:
             raise UnsupportedError(f"{name}: mlx-vlm's layout of experts isn't in its table", hint="leave out --towers")
         matrix = name.endswith(".weight") and (stack or len(node.spec.shape) == 2)
         module = name.removesuffix(".weight")
         parts: Mapping[str, Node]
         if matrix and (wanted := _quantization(names, name, node, overall)) is not None:
-            modules[module], parts = wanted, quantize(name, plain(name, node, requested, draft), wanted)
+            modules[module], parts = wanted, quantize(name, plain(name, node, dtype, draft), wanted)
         elif matrix and (kept := keep_codes(name, node, draft)) is not None:
             modules[module], parts = kept
         else:
-            draft.tensors[name] = plain(name, node, requested, draft)
+            draft.tensors[name] = plain(name, node, dtype, draft)
             continue
         draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
     return modules
@@ -101,9 +111,13 @@ def _quantization(
     names: TowerNames, name: str, node: LogicalTensor, overall: MlxQuantization | None
 ) -> MlxQuantization | None:
     """The quantization of a matrix; None if it keeps its type."""
-    if not table().quantizes(name) or name.endswith(tuple(names.unquantized)):
+    if overall is None or node.spec.shape[-1] % overall.group_size or not table().quantizes(name):
         return None
-    return None if overall is None or node.spec.shape[-1] % overall.group_size else overall
+    if any(part in name for part in names.unquantized):
+        return None
+    if name.removesuffix(".weight").endswith(tuple(names.eight_bits)):
+        return EIGHT_BITS if node.spec.shape[-1] % EIGHT_BITS.group_size == 0 else None
+    return overall
 
 
 def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str, Any]:
@@ -112,15 +126,25 @@ def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
+    if names.inner:
+        config["text_config"] = {**config, **config.get("text_config", {})}
+        del config["text_config"]["vision_config"]
     text = config.get("text_config")
     if isinstance(text, Mapping) and model.described:
         config["text_config"] = text = with_rope_words(text, model.family.plain_defaults)
     generation = model.json("generation_config.json") or {}
     if config.get("eos_token_id") is None and generation.get("eos_token_id") is not None:
         config["eos_token_id"] = generation["eos_token_id"]
-    for part, rows in (("text_config", names.text), ("vision_config", names.vision)):
+    if names.period and model.described:
+        config = with_period(config, model.family.effective(model.config).get("layer_types"), names.period)
+    text = config.get("text_config")
+    if names.layer_types and isinstance(text, Mapping) and isinstance(kinds := text.get("layer_types"), list):
+        config["text_config"] = {**text, "layer_types": [names.layer_types.get(kind, kind) for kind in kinds]}
+    parts = (("text_config", names.text, names.text_keys), ("vision_config", names.vision, names.vision_keys))
+    for part, rows, accepted in parts:
         if isinstance(stated := config.get(part), Mapping):
-            config[part] = {**stated, **_respelled(f"{part}.", stated, rows, config, draft)}
+            full = {**stated, **_respelled(f"{part}.", stated, rows, config, draft)}
+            config[part] = {key: value for key, value in full.items() if not accepted or key in accepted}
     if names.tower:
         config["vision_config"] = {**config.get("vision_config", {}), "model_type": names.tower}
     text = config.get("text_config")
@@ -137,26 +161,40 @@ def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str
 
 
 def _respelled(
-    part: str, stated: Mapping[str, Any], rows: Mapping[str, str | int], whole: Mapping[str, Any], draft: PlanBuilder
+    part: str, stated: Mapping[str, Any], rows: Mapping[str, Value], whole: Mapping[str, Any], draft: PlanBuilder
 ) -> dict[str, Any]:
-    """The keys of a row that a part of the config lacks."""
+    """The keys of a row that a part of the config lacks, with those of the part that they belong to."""
     out: dict[str, Any] = {}
     for key, places in rows.items():
-        if stated.get(key) is not None or whole.get(key) is not None:
+        first, *inner = key.split(".")
+        if _at(stated, [first, *inner]) is not None or whole.get(key) is not None:
             continue
-        values = [places] if isinstance(places, int) else [_at(stated, place.split(".")) for place in places.split()]
-        if found := [value for value in values if value is not None]:
-            out[key] = found[0]
+        value = _first(stated, places.split()) if isinstance(places, str) else places
+        if value is not None:
+            out[first] = {**(out.get(first) or stated.get(first) or {}), inner[0]: value} if inner else value
         else:
             message = f"config.json lacks {part}{key}, which mlx-vlm's class reads: it may not load the folder"
             draft.losses.append(Loss(message, effect="results"))
     return out
 
 
+def _first(stated: Mapping[str, Any], places: list[str]) -> Any:
+    values = (_at(stated, place.split(".")) for place in places)
+    return next((value for value in values if value is not None), None)
+
+
 def _at(value: Any, steps: list[str]) -> Any:
-    """The value at a path of keys (`*`: any key); None if it is missing."""
+    """The value at a path of keys (`*`: any key; `a/b`, `a*b`: of two numbers); None if it is missing."""
     for step in steps:
         if not isinstance(value, Mapping):
             return None
-        value = next(iter(value.values()), None) if step == "*" else value.get(step)
+        if step == "*":
+            value = next(iter(value.values()), None)
+        elif pair := re.fullmatch("(.+)([/*])(.+)", step):
+            one, other = value.get(pair[1]), value.get(pair[3])
+            if not isinstance(one, int) or not isinstance(other, int) or other < 1:
+                return None
+            value = one // other if pair[2] == "/" else one * other
+        else:
+            value = value.get(step)
     return value

@@ -12,19 +12,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct, convert
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
+from weighbridge.models.mlxlm.joins import JoinedRows, PackedExperts, Parted, SplitHeads, with_joins, without_joins
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+#: Where a key's value is, or the value.
+Value: TypeAlias = str | bool | int | float | list[int]
+_LAYER: Final = re.compile(r"language_model\.model\.layers\.([0-9]+)\.")
 
 
 class Ending(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +47,21 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
         return match and (match[1], match[2] if "*" in self.hf else "")
 
 
+class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tensors that the class drops; towers.toml documents the fields."""
+
+    parts: list[str]
+    layers: list[str] = []
+
+    def has(self, name: str, config: Mapping[str, Any]) -> bool:
+        """Whether these are the tensors that a name of mlx-vlm's belongs to. `config`: of the language model."""
+        if not any(part in name for part in self.parts):
+            return False
+        counts = [count for key in self.layers if isinstance(count := config.get(key), int)]
+        layer = _LAYER.match(name)
+        return not self.layers or bool(layer and counts and int(layer[1]) >= counts[0] - sum(counts[1:]))
+
+
 class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     """One model type; towers.toml documents the fields."""
 
@@ -48,13 +69,32 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     prefixes: list[tuple[str, str]] = []
     channels_last: list[str] = []
     flat: str = ""
+    inner: bool = False
     head: list[str] = []
     endings: list[Ending] = []
-    text: Mapping[str, str | int] = {}
-    vision: Mapping[str, str | int] = {}
+    one_added: list[str] = []
+    joins: list[JoinedRows] = []
+    heads: list[SplitHeads] = []
+    packed: list[PackedExperts] = []
+    unread: list[UnreadTensors] = []
+    text: Mapping[str, Value] = {}
+    vision: Mapping[str, Value] = {}
     unquantized: list[str] = []
+    eight_bits: list[str] = []
+    uncast: list[str] = []
+    period: Mapping[str, int] = {}
+    layer_types: Mapping[str, str] = {}
+    text_keys: list[str] = []
+    vision_keys: list[str] = []
     tower: str = ""
+    towers: str = ""
     sees: list[str] = []
+    reads: list[str] = []
+
+    @property
+    def parted(self) -> list[Parted]:
+        """Matrices that the class has together or apart."""
+        return [*self.joins, *self.heads, *self.packed]
 
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
@@ -67,9 +107,26 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
                 return row, *found
         return None, name, ""
 
+    def in_mlx(self, name: str, node: LogicalTensor) -> LogicalTensor:
+        """The tensor of a name of mlx-vlm's as the class has it: convolutions with the channels last, norms plus 1."""
+        if name.endswith(tuple(self.channels_last)):
+            return channels_last(node)
+        return _shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
+
+    def in_hf(self, name: str, node: LogicalTensor) -> LogicalTensor:
+        """The inverse of `in_mlx`."""
+        if name.endswith(tuple(self.channels_last)):
+            return channels_first(node)
+        return _shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
+
+    def is_unread(self, name: str, config: Mapping[str, Any]) -> bool:
+        """Whether the class drops the tensor of this name of mlx-vlm's."""
+        return any(row.has(name, text_config(config)) for row in self.unread)
+
     def is_stack(self, name: str) -> bool:
-        """Whether a tensor of this name is a stack of experts, which mlx-vlm quantizes like matrices."""
-        return any(name.endswith(end) for row in self.endings for end in row.mlx)
+        """Whether a tensor of this name is a stack, which mlx-vlm quantizes like matrices."""
+        rows: list[Ending | Parted] = [*self.endings, *self.heads, *self.packed]
+        return any(name.endswith(tuple(row.mlx)) for row in rows)
 
     def to_hf(self, name: str) -> str:
         """Hugging Face's name of a tensor."""
@@ -92,8 +149,9 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
 def table() -> TowerTable:
     """Returns the parsed towers.toml."""
     stored = read_table(__file__, "towers.toml")
-    named = stored["model"]
-    rows = {name: {**(named[row["like"]] if "like" in row else {}), **row} for name, row in named.items()}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, row in stored["model"].items():  # after the row that it is like
+        rows[name] = {**rows.get(row.get("like", ""), {}), **row}
     return convert({**stored, "model": rows}, TowerTable)
 
 
@@ -105,13 +163,26 @@ def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
 
 def is_of_mlx_vlm(model: OpenModel) -> bool:
     """Whether a folder in MLX's form has towers, so that mlx-vlm reads it and mlx-lm doesn't."""
-    known = model.index.metadata.get("format") == "mlx" and tower_names(model.config) is not None
-    return known and not all(map(table().quantizes, model.index.by_name))
+    names = tower_names(model.config) if model.index.metadata.get("format") == "mlx" else None
+    if names is None:
+        return False
+    seen = (
+        (names.towers and name.startswith(names.towers)) or not table().quantizes(name) for name in model.index.by_name
+    )
+    return any(seen)
 
 
-def mlx_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor], turned: bool) -> dict[str, LogicalTensor]:
-    """The tensors under mlx-vlm's names: stacks of experts split, single experts stacked. `turned`: whether the folder
-    has stacks with the inputs first, if their row says so."""
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's settings."""
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
+def mlx_tensors(
+    names: TowerNames, tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any], turned: bool
+) -> dict[str, LogicalTensor]:
+    """The tensors under mlx-vlm's names: stacks of experts split, single experts stacked, matrices joined. `turned`:
+    whether the folder has stacks with the inputs first, if their row says so."""
     out: dict[str, LogicalTensor] = {}
     stacks: dict[str, dict[int, LogicalTensor]] = {}
     for name, node in tensors.items():
@@ -126,7 +197,8 @@ def mlx_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor], turned:
         else:
             parts = _split(name, node, len(row.mlx), row.turned and turned)
             out |= {start + end: part for end, part in zip(row.mlx, parts, strict=True)}
-    return {**out, **{name: _stacked(name, experts) for name, experts in stacks.items()}}
+    out |= {name: _stacked(name, experts) for name, experts in stacks.items()}
+    return with_joins(names.parted, out, text_config(config))
 
 
 def _split(name: str, node: LogicalTensor, count: int, turned: bool) -> list[Node]:
@@ -184,7 +256,7 @@ def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple
     out: dict[str, Node] = {}
     used: set[str] = set()
     for row in names.endings:
-        for name in [name for name in tensors if name.endswith(row.mlx[0])]:
+        for name in [name for name in tensors if name.endswith(row.mlx[0]) and name not in used]:
             start = name.removesuffix(row.mlx[0])
             parts = [tensors[start + end] for end in row.mlx if start + end in tensors]
             if len(parts) < len(row.mlx):
@@ -217,6 +289,12 @@ def channels_first(node: LogicalTensor) -> Node:
     return _with_axis(node, -1, 1)
 
 
+def _shifted(node: LogicalTensor, by: int) -> Node:
+    from weighbridge.tensors.nodes import shift  # late: numpy
+
+    return shift(node, by)
+
+
 def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
     from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
 
@@ -231,11 +309,21 @@ def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
 def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     """The model under Hugging Face's names, packed weights included; None without mlx-vlm's towers. `model`: of a
     folder whose metadata has `format` = mlx."""
+    from weighbridge.tensors.nodes import as_node  # late: numpy
+
     names = tower_names(model.config)
     if names is None or not is_of_mlx_vlm(model):
         return None
-    turned, copies = set(names.channels_last), []
-    nodes, used = hf_tensors(names, model.logical) if names.endings else ({}, set())
+    copies: list[Dropped] = []
+    parts: dict[str, Node] = {}
+    used: set[str] = set()
+    if names.parted:
+        read = {name: names.in_hf(name, tensor) for name, tensor in model.logical.items()}
+        parts, used = without_joins(names.parted, read, text_config(model.config))
+    rest = {name: tensor for name, tensor in model.logical.items() if name not in used}
+    nodes, whole = hf_tensors(names, {**rest, **parts})
+    nodes |= {names.to_hf(name): node for name, node in parts.items() if name not in whole}
+    used |= whole
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
         if name in used or name.startswith(modules):
@@ -243,7 +331,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
         if names.head and name.startswith(names.head[1].removesuffix("weight")):
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
         else:
-            nodes[names.to_hf(name)] = channels_first(node) if name in turned else node
+            nodes[names.to_hf(name)] = as_node(names.in_hf(name, node))
     config = dict(model.config)
     for key in ("quantization", "quantization_config"):  # of single modules by their paths
         if isinstance(config.get(key), dict):

@@ -1,0 +1,164 @@
+"""Matrices that mlx-vlm's classes hold together or apart: rows joined into one, and the halves of a latent attention.
+
+with_joins(rows, tensors)     the tensors of a Hugging Face folder, joined
+without_joins(rows, tensors)  the inverse: the joined ones apart
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.words import plural
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):
+    """Matrices whose rows the class has in one; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+    rows: list[str] = []
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, concat  # late: numpy
+
+        nodes = [as_node(part) for part in parts]
+        if len({node.spec.shape[1:] for node in nodes}) > 1:
+            raise FormatError(f"{name} and its parts have rows of different lengths")
+        return [concat(nodes)]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, flat_range  # late: numpy
+
+        node = as_node(parts[0])
+        total, *inner = node.spec.shape
+        counts = [_size(config, key) for key in self.rows] or [total // len(self.hf)] * (len(self.hf) - 1)
+        counts.append(total - sum(counts))
+        if counts[-1] < 1 or (not self.rows and len(set(counts)) > 1):
+            raise FormatError(f"{name} has {total} rows, which don't split into {plural(len(self.hf), 'part')}")
+        each = node.spec.elements // total
+        starts = [sum(counts[:at]) * each for at in range(len(counts))]
+        return [flat_range(node, start, (count, *inner)) for start, count in zip(starts, counts, strict=True)]
+
+
+class SplitHeads(Struct, frozen=True, forbid_unknown_fields=True):
+    """A matrix of keys and values, which the class has by heads; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
+
+        node = as_node(parts[0])
+        heads, keys, values = self._sizes(config)
+        if len(node.spec.shape) != 2 or node.spec.shape[0] != heads * (keys + values):
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, expected {heads * (keys + values)} rows")
+        inner = node.spec.shape[1]
+        flat, each = reshape(node, (node.spec.elements,)), (keys + values) * inner
+        return [
+            strided(flat, 0, [heads, inner, keys], [each, 1, inner]),
+            strided(flat, keys * inner, [heads, values, inner], [each, inner, 1]),
+        ]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, concat, reshape, strided  # late: numpy
+
+        of_keys, of_values = (as_node(part) for part in parts)
+        heads, keys, values = self._sizes(config)
+        inner = of_values.spec.shape[-1]
+        if (of_keys.spec.shape, of_values.spec.shape) != ((heads, inner, keys), (heads, values, inner)):
+            raise FormatError(f"{name} and its part have shapes that config.json doesn't have")
+        flat = reshape(of_keys, (of_keys.spec.elements,))
+        turned = strided(flat, 0, [heads, keys, inner], [inner * keys, 1, keys])
+        both = concat([turned, of_values], axis=1)
+        return [reshape(both, (heads * (keys + values), inner))]
+
+    @staticmethod
+    def _sizes(config: Mapping[str, Any]) -> tuple[int, int, int]:
+        keys = ("num_attention_heads", "qk_nope_head_dim", "v_head_dim")
+        heads, of_key, of_value = (_size(config, key) for key in keys)
+        return heads, of_key, of_value
+
+
+class PackedExperts(Struct, frozen=True, forbid_unknown_fields=True):
+    """Stacks of experts and the shared expert, which the class has as one more; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, concat, reshape  # late: numpy
+
+        nodes = [as_node(part) for part in parts]
+        half = len(nodes) // 2
+        experts, shared = concat(nodes[:half], axis=1), concat(nodes[half:])
+        if experts.spec.shape[1:] != shared.spec.shape:
+            raise FormatError(f"{name} has experts of another shape than the shared one")
+        return [concat([experts, reshape(shared, (1, *shared.spec.shape))])]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
+
+        node, half = as_node(parts[0]), len(self.hf) // 2
+        if len(node.spec.shape) != 3 or node.spec.shape[0] < 2 or node.spec.shape[1] % half:
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, which doesn't split into experts")
+        count, rows, columns = node.spec.shape
+        flat, each = reshape(node, (node.spec.elements,)), rows // half
+        starts = [part * each * columns for part in range(half)]
+        strides, last = [rows * columns, columns, 1], (count - 1) * rows * columns
+        experts = [strided(flat, start, [count - 1, each, columns], strides) for start in starts]
+        return experts + [strided(flat, last + start, [each, columns], strides[1:]) for start in starts]
+
+
+Parted: TypeAlias = JoinedRows | SplitHeads | PackedExperts
+
+
+def with_joins(
+    rows: Sequence[Parted], tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any]
+) -> dict[str, LogicalTensor]:
+    """The tensors under mlx-vlm's names in its parts. `config`: the language model's."""
+    out = dict(tensors)
+    for row in rows:
+        for start in _starts(row.hf, row.within, out):
+            made = row.to_mlx(f"{start}{row.hf[0]}", [out.pop(start + end) for end in row.hf], config)
+            out |= {start + end: node for end, node in zip(row.mlx, made, strict=True)}
+    return out
+
+
+def without_joins(
+    rows: Sequence[Parted], tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any]
+) -> tuple[dict[str, Node], set[str]]:
+    """The parts of a Hugging Face folder under mlx-vlm's names, and the names of the tensors that have them."""
+    out: dict[str, Node] = {}
+    used: set[str] = set()
+    for row in rows:
+        for start in _starts(row.mlx, row.within, tensors):
+            names = [start + end for end in row.mlx]
+            made = row.to_hf(names[0], [tensors[name] for name in names], config)
+            out |= {start + end: node for end, node in zip(row.hf, made, strict=True)}
+            used |= set(names)
+    return out, used
+
+
+def _starts(ends: Sequence[str], within: str, tensors: Mapping[str, object]) -> list[str]:
+    """The starts of names to which a tensor of each end exists."""
+    named = [name for name in tensors if name.startswith(within) and name.endswith(ends[0])]
+    starts = [name.removesuffix(ends[0]) for name in named]
+    return [start for start in starts if all(start + end in tensors for end in ends)]
+
+
+def _size(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise FormatError(f"config.json has no {key}")
+    return value
