@@ -167,25 +167,15 @@ def judge_fit(family: Family, model: str) -> None:
         assert report.missing == (() if alone or name.startswith(seeing) else (name,)), f"{model}: {name}"
 
 
-_ALONE = ("lm_head.weight", "vocab_projector.weight", "decoder.weight")  # may be absent: then it is the embedding
+#: May be absent: then it is the embedding.
+_ALONE = ("lm_head.weight", "embed_out.weight", "vocab_projector.weight", "decoder.weight")
 # How transformers calls what sees, beside what writes.
 _SEEING = (
     "vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.",
     "model.embed_vision.",
     "mm_projector.",
 )  # fmt: skip
-_HEADED = {
-    "minimax-m3",
-    "qwen",
-    "rwkv7",
-    "plamo",
-    "codeshell",
-    "gpt-oss",
-    "falcon-h1",
-    "apertus",
-    "gptj",
-    "baichuan",
-}  # whose output never is the embedding
+_HEADED = {"baichuan", "codeshell", "falcon-h1", "plamo", "qwen", "rwkv7"}  # whose output never is the embedding
 
 
 def judge_part(family: Family, model: str) -> None:
@@ -327,7 +317,9 @@ def judge_numbers(family: Family, model: str) -> None:
         said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
         rows = {i: family.rows[i[0]] for i in back}
-        made = {i for i, row in rows.items() if row.made or ((row.zeros or row.filled) and i not in said)}
+        made = {
+            i for i, row in rows.items() if row.made or ((row.zeros or row.name in family.copied) and i not in said)
+        }
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back}, prefix=_own_prefix(family, model))
         for name, node in again.items():

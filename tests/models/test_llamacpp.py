@@ -28,7 +28,7 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import BytesSource
 from weighbridge.models.llamacpp import rules as module
-from weighbridge.models.llamacpp.candidate import table
+from weighbridge.models.llamacpp.loader_table import table
 from weighbridge.models.llamacpp.projectors import table as projector_table
 from weighbridge.models.llamacpp.rules import RULES, findings
 

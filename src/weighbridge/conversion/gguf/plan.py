@@ -84,6 +84,11 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         draft.losses += _differently_computed(model, computed)
     order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
     named = model.resolved.save("gguf", source_order=order)
+    draft.notes += [
+        f"{name} is a copy of {family.rows[tied].names['gguf']}: llama.cpp's graph needs both"
+        for role, tied in family.copied.items()
+        if (name := family.rows[role].names["gguf"]) in named and (role, ()) not in model.roles
+    ]
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
     named = {**{module.name: module.weight for module in dense}, **named}

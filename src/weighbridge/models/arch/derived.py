@@ -267,11 +267,16 @@ def made(
 
 
 def filled_in(
-    dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]
+    dialect: str,
+    rows: Mapping[str, Role],
+    expansion: Expansion,
+    sizes: Sizes,
+    roles: Mapping[Instance, LogicalTensor],
+    tied: Mapping[str, str],
 ) -> dict[Instance, LogicalTensor]:
     """The tensors that a dialect holds though no source has them: copies of others in the layer, which nothing computes
-    with, or of the role that an absent one is tied to, and zeros for roles that are absent altogether."""
-    copied = {row.name: row.copies or row.tied for row in rows.values() if row.copies or dialect in row.filled}
+    with, or, for those in `tied`, of another role, and zeros for roles that are absent altogether."""
+    copied = {**tied} | {row.name: row.copies for row in rows.values() if row.copies}
     zeroed = {row.name for row in rows.values() if dialect in row.zeros}
     if not copied and not zeroed:
         return {}

@@ -56,6 +56,7 @@ from weighbridge.models.arch.tables.schema import SizeEntry
 from weighbridge.models.arch.tables.spec import Architecture, Role
 from weighbridge.models.arch.tables.values import integer, sizes_by_layer
 from weighbridge.models.jsonfile import numbers_as_text
+from weighbridge.models.llamacpp.loader_table import table
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import TensorLayout
@@ -357,7 +358,8 @@ class Family(FamilyNames):
         places = expansion.places
         whole = roles if isinstance(roles, Roles) else Roles(roles)
         computed = self.derived(dialect, sizes, roles)
-        filled = filled_in(dialect, self.rows, expansion, sizes, roles)
+        tied = self.copied if dialect == "gguf" and sizes.facts.get("tie_word_embeddings") in (None, True) else {}
+        filled = filled_in(dialect, self.rows, expansion, sizes, roles, tied)
         roles = whole.behind({**computed, **filled})
         present = {n: p for n, p in places.items() if any(i in roles for i in p.instances)}
         if unknown := [i for i in roles if i[0] not in self.rows]:
@@ -417,6 +419,13 @@ class Family(FamilyNames):
                 indices = [index for index in product(*counts) if (row.name, index) not in known]
                 out |= made(row, shape_of(row, sizes), sizes, indices) if indices else {}
         return out
+
+    @cached_property
+    def copied(self) -> dict[str, str]:
+        """The roles that a GGUF holds even if a model lacks them, since llama.cpp's graph needs them, and the role of
+        which each is then a copy."""
+        needed = table().needed.get(self.gguf, ())
+        return {row.name: row.tied for row in self.rows.values() if row.tied and row.names.get("gguf") in needed}
 
     @cached_property
     def folded(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.fingerprint import alike
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.size_keys import LAYERS
@@ -137,7 +138,12 @@ def _target(model: OpenModel, draft: PlanBuilder, kind: str) -> LoaderSettings |
                 return None
             return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
 
-        return settings.of_gguf(Metadata(kvs(draft.metadata)), model.family, draft.tensors, vector)
+        rows, tensors = model.family.rows, dict(draft.tensors)
+        for role, tied in model.family.copied.items():  # a copy is left out on the way back
+            name, original = rows[role].names["gguf"], rows[tied].names["gguf"]
+            if name in tensors and (role, ()) not in model.roles and alike(tensors[name], tensors[original]):
+                del tensors[name]
+        return settings.of_gguf(Metadata(kvs(draft.metadata)), model.family, tensors, vector)
     if (text := draft.texts.get("config.json")) is None:
         return None
     config: dict[str, Any] = json.loads(text)

@@ -95,7 +95,7 @@ def _check_known(place: str, kind: str, names: Iterable[str], known: Collection[
 
 def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role]) -> None:
     place, layers = f"role.{role.name}", table.layers
-    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.filled, role.unstacked, role.as_metadata)
+    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.unstacked, role.as_metadata)
     for column in by_dialect:
         _check_known(place, "dialect", column, table.dialect)
     for dim in (*role.shape, *(dim for shape in role.shapes.values() for dim in shape)):

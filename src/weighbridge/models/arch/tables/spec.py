@@ -84,7 +84,6 @@ class Role:
     unstacked: tuple[str, ...] = ()
     stacked: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
-    filled: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     as_metadata: tuple[str, ...] = ()
     copies: str | None = None
@@ -209,7 +208,7 @@ def build_role(name: str, entry: RoleEntry) -> Role:
         raise UsageError(f"role.{name}: {error}") from None
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
-        tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), tuple(entry.filled), shapes,
+        tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes,
         tuple(entry.as_metadata), entry.copies, entry.gguf_dtype, entry.token, entry.batch_norm, entry.written_with,
         ComputedCall(called[0], tuple(map(ast.unparse, called[1]))) if called else None,
     )  # fmt: skip
