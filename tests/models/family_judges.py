@@ -472,11 +472,15 @@ def _same(found: Any, want: Node, name: str, model: str) -> None:
         assert np.abs(a - b).max() <= 2.0**-22, f"{model}: {name}"
 
 
+def _gguf_shapes(model: str) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape) for name, _, shape, _ in golden()[model]["gguf"]}
+
+
 def judge_return(family: Family, model: str) -> None:
     """The recorded GGUF leads back to the same sizes, and to a config that means the same."""
     recorded, sizes = golden()[model], sizes_of(family, model)
     metadata = metadata_of(model)
-    names = {name: tuple(shape) for name, _, shape, _ in recorded["gguf"]}
+    names = _gguf_shapes(model)
     names |= dict.fromkeys(CASES[model].kept.keys() - names.keys(), ())
     opens = _opens(family)
     home = family if opens else family_of_gguf(metadata, names=names)
@@ -508,7 +512,7 @@ def judge_return(family: Family, model: str) -> None:
     told = [*restored.losses, *restored.guesses]
     assert told == list(CASES[model].guesses), f"{model}: {told}"
     if opens:
-        _judge_tied(family, model, list(names))
+        _judge_tied(family, model, names)
     elif len(family.architectures) == 1 and all(size.gguf for size in family.sizes.values()):  # read as what it was
         assert family.sizes_from_gguf(metadata, names).values == sizes.values, model
 
@@ -526,14 +530,14 @@ def _meant(config: dict[str, Any], defaults: dict[str, Any], key: str) -> Any:
     return {**default, **said} if isinstance(said, dict) and isinstance(default, dict) else said
 
 
-def _judge_tied(family: Family, model: str, names: list[str]) -> None:
+def _judge_tied(family: Family, model: str, names: dict[str, tuple[int, ...]]) -> None:
     """Whether the output is the embedding shows in a GGUF by a tensor alone."""
     head = family.rows.get("head")
     if head is None or not head.tied or "output.weight" not in family.names("gguf", sizes_of(family, model)):
         return
     vectors = vectors_of(family, model).get
-    for held in ({*names} - {"output.weight"}, {*names, "output.weight"}):
-        config = gguf_to_config(metadata_of(model), family, sorted(held), vectors=vectors).config
+    for held in ({n: s for n, s in names.items() if n != "output.weight"}, {**names, "output.weight": (1, 1)}):
+        config = gguf_to_config(metadata_of(model), family, held, vectors=vectors).config
         assert config["tie_word_embeddings"] == ("output.weight" not in held), model
 
 
@@ -541,7 +545,7 @@ def judge_silences(family: Family, model: str) -> None:
     """Where a GGUF has no key for what may be null it is null; a whole number comes back as one."""
     if not _opens(family):
         return
-    shipped, names = families()[family.name], [name for name, *_ in golden()[model]["gguf"]]
+    shipped, names = families()[family.name], _gguf_shapes(model)
     metadata, vectors = metadata_of(model), vectors_of(family, model).get
     restored = gguf_to_config(metadata, family, names, vectors=vectors).config
     said = writing(golden()[model]["config"])

@@ -28,7 +28,7 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import BytesSource
 from weighbridge.models.llamacpp import rules as module
-from weighbridge.models.llamacpp.loader_table import table
+from weighbridge.models.llamacpp import table
 from weighbridge.models.llamacpp.projectors import table as projector_table
 from weighbridge.models.llamacpp.rules import RULES, findings
 
@@ -254,9 +254,8 @@ MET = [
     Met("flux", renamed("flux"), {"llamacpp/architecture"}),
     Met("whisper", renamed("whisper"), {"llamacpp/architecture"}),
     Met("a name without a graph", renamed("gptj"), {"llamacpp/architecture"}),
-    Met("no table of ours", both(renamed("clef"), put(
-        clef__attention__layer_norm_epsilon=("f32", 1e-5), clef__decision__routing_block_count=("u32", 1),
-        clef__decision__block_count=("u32", 1), clef__decision__head_count=("u32", 4))), {"llamacpp/unchecked"}, None),
+    Met("a list in place of a table's one number", put(llama__feed_forward_length=("arr[u32]", [64, 96])),
+        {"gguf/layer-array", "llamacpp/unchecked"}, None),
     Met("a projector", tower, {"llamacpp/companion"}),
     Met("a projector without a modality", both(tower, put(clip__has_vision_encoder=("bool", False))),
         {"llamacpp/companion", "llamacpp/mmproj-modality"}),

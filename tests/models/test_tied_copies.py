@@ -29,7 +29,7 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import families, family_of_hf
-from weighbridge.models.llamacpp.loader_table import table
+from weighbridge.models.llamacpp import table
 from weighbridge.models.mlxlm.candidate import table as mlx_table
 
 __all__ = ["judge"]
@@ -176,7 +176,7 @@ def test_each_row_is_needed(architecture: str, judge: Judge, tmp_path: Path, mon
     rows = table().needed
     needed = {**rows, architecture: [name for name in rows[architecture] if name != OUTPUT]}
     wrong = msgspec.structs.replace(table(), needed=needed)
-    for module in ("weighbridge.models.arch.family", "weighbridge.models.llamacpp.candidate"):
+    for module in ("weighbridge.models.llamacpp", "weighbridge.models.llamacpp.candidate"):
         monkeypatch.setattr(f"{module}.table", lambda: wrong)
     for family in families().values():
         family.__dict__.pop("copied", None)

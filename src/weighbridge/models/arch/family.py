@@ -56,7 +56,6 @@ from weighbridge.models.arch.tables.schema import SizeEntry
 from weighbridge.models.arch.tables.spec import Architecture, Role
 from weighbridge.models.arch.tables.values import integer, sizes_by_layer
 from weighbridge.models.jsonfile import numbers_as_text
-from weighbridge.models.llamacpp.loader_table import table
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import TensorLayout
@@ -424,6 +423,8 @@ class Family(FamilyNames):
     def copied(self) -> dict[str, str]:
         """The roles that a GGUF holds even if a model lacks them, since llama.cpp's graph needs them, and the role of
         which each is then a copy."""
+        from weighbridge.models.llamacpp import table  # late: only conversions to a GGUF need it
+
         needed = table().needed.get(self.gguf, ())
         return {row.name: row.tied for row in self.rows.values() if row.tied and row.names.get("gguf") in needed}
 

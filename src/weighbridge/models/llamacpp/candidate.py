@@ -12,7 +12,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.naming import MappingReport
 from weighbridge.models.arch.registry import family_of_gguf
-from weighbridge.models.llamacpp.loader_table import table
+from weighbridge.models.llamacpp import table
 
 _VARIED: Final = "varies by layer"  # in the error for a list in place of a family's one number
 _LAYERS: Final = 512  # longer lists aren't lists by layer

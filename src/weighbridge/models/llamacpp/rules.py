@@ -14,8 +14,8 @@ from weighbridge.containers.base import Finding, Index, Severity, Stage
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff import diffusion
 from weighbridge.models.arch.naming import some
+from weighbridge.models.llamacpp import table
 from weighbridge.models.llamacpp.candidate import Candidate
-from weighbridge.models.llamacpp.loader_table import table
 from weighbridge.models.llamacpp.projectors import PROJECTORS
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
 from weighbridge.models.tokenizer import pretokenizer

@@ -191,7 +191,7 @@ def _compare_pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: floa
     left, right = _describe(a), _describe(b)
     if a.spec.shape != b.spec.shape:
         return TensorChange(name, "shape", left, right, retyped=left.partition("[")[0] != right.partition("[")[0])
-    from weighbridge.tensors.equality import same_bytes
+    from weighbridge.tensors.filling import same_bytes
 
     if same_bytes(a, b):
         return TensorChange(name, "equal", left, right)

@@ -18,7 +18,6 @@ from weighbridge.base.limits import MIB
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
 from weighbridge.conversion.gguf import metadata
 from weighbridge.conversion.plan.builder import PlanBuilder
-from weighbridge.conversion.plan.fingerprint import alike
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import DERIVED
 from weighbridge.models.arch.size_keys import LAYERS
@@ -138,8 +137,10 @@ def _target(model: OpenModel, draft: PlanBuilder, kind: str) -> LoaderSettings |
                 return None
             return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
 
+        from weighbridge.conversion.plan.fingerprint import alike  # late: few models have copies
+
         rows, tensors = model.family.rows, dict(draft.tensors)
-        for role, tied in model.family.copied.items():  # a copy is left out on the way back
+        for role, tied in model.family.copied.items():  # copies are left out of a folder
             name, original = rows[role].names["gguf"], rows[tied].names["gguf"]
             if name in tensors and (role, ()) not in model.roles and alike(tensors[name], tensors[original]):
                 del tensors[name]

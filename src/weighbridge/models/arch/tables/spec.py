@@ -25,7 +25,7 @@ from weighbridge.models.arch.tables.schema import (
 from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.tensors.layout_table import LAYOUTS, LayoutRow
 
-_PLACEHOLDER = re.compile(r"{(\w+)}")
+_PLACEHOLDER = re.compile(r"{(\w+)(?:\+(\w+))?}")
 INTEGERS: Final = "integers"  # class of roles that are constants in I64, not weights
 LAYER: Final = "layer"  # argument of a layout: the number of the layer
 PREFIX = "m"  # placeholder for a name prefix, not an index
@@ -193,7 +193,14 @@ class Architecture(ArchitectureEntry, frozen=True, kw_only=True):
 
 
 def placeholders(template: str) -> list[str]:
-    return _PLACEHOLDER.findall(template)
+    """The indices in a name, and its prefixes."""
+    return [name for name, _ in _PLACEHOLDER.findall(template)]
+
+
+def numbering(template: str) -> list[tuple[str, str]]:
+    """The indices in a name, each with the index whose numbers precede its own, or "": in `dec.blk.{j+r}.` the numbers
+    of j follow those of r."""
+    return [(name, before) for name, before in _PLACEHOLDER.findall(template) if name not in PREFIXES]
 
 
 # ---------------------------------------------------------------------- building
