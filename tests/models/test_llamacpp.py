@@ -99,6 +99,19 @@ def test_every_family_is_judged_as_llama_cpp_does(name: str, judge: Judge, tmp_p
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("name", [name for name, recorded in golden().items() if "keys" in recorded])
+def test_the_length_of_a_head_may_follow_from_the_number_of_heads(name: str, judge: Judge, tmp_path: Path) -> None:
+    keys, slots = family_model(name)
+    path, start = tmp_path / "m.gguf", f"{keys['general.architecture'].value}.attention."
+    for missing in ({"key_length"}, {"value_length"}, {"key_length", "value_length"}):
+        left = {key: value for key, value in keys.items() if key.removeprefix(start) not in missing}
+        if len(left) + len(missing) == len(keys):
+            path.write_bytes(render(gguf.layout(slots, left), lambda name, size: bytes(size)))
+            ours, refusal = verdict(path), judge.refusal(path)
+            assert ours in (None, refusal is None), (missing, refusal)
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("dense", [True, False])
 def test_a_size_is_needed_only_by_its_layers(dense: bool, judge: Judge, tmp_path: Path) -> None:
     """A Cohere2Moe without dense layers needs no `feed_forward_length`."""

@@ -104,6 +104,7 @@ class Candidate:
         heads = self.get("attention.head_count")
         length = self.whole("attention.key_length") or self.head
         defaults = {"rope.dimension_count": length or None, "attention.head_count_kv": heads}
+        defaults |= dict.fromkeys(("attention.key_length", "attention.value_length"), self.head or None)
         return {**{self.key(k): v for k, v in defaults.items() if v is not None}, **self.metadata}
 
     @cached_property

@@ -140,7 +140,8 @@ def _heads(model: Candidate) -> Iterator[LoadRefusal]:
     key = model.get("attention.key_length")
     value = model.whole("attention.value_length") or model.head
     separate = model.architecture in table().one_head_length or shared
-    if model.fit and not (separate or model.fit.values_apart) and isinstance(key, int) and value and value != key:
+    known = value or model.get("attention.head_count") is not None  # 0 if the first layer has no heads
+    if model.fit and not (separate or model.fit.values_apart) and isinstance(key, int) and known and value != key:
         yield LoadRefusal(f"a key has {key} elements and a value {value} ({model.key('attention.value_length')})")
 
 
