@@ -57,15 +57,13 @@ def test_other_targets_keep_every_tensor(folder: Path, tmp_path: Path) -> None:
         (7, "wb convert TEXT text.gguf"),
     ],
 )
-@pytest.mark.parametrize("options", [{}, {"with_mmproj": True}], ids=["text", "both"])
-def test_the_language_model_of_an_ultravox_is_named(
-    stated: object, command: str, options: dict[str, bool], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("both", [False, True])
+def test_the_language_model_of_an_ultravox_is_named(stated: object, command: str, both: bool, tmp_path: Path) -> None:
     save_file({"multi_modal_projector.ln_pre.weight": np.ones(8, np.float32)}, tmp_path / "model.safetensors")
     config = {"architectures": ["UltravoxModel"], "model_type": "ultravox", "text_model_id": stated}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedError) as refused:
-        wb.convert(tmp_path, tmp_path / "a.gguf", **options)
+        wb.convert(tmp_path, tmp_path / "a.gguf", with_mmproj=both)
     hint = refused.value.hint or ""
     assert command in hint
     assert "wb convert SRC DST.gguf --mmproj" in hint
