@@ -244,3 +244,30 @@ def test_files_that_do_not_fit_are_refused(name: str, change: Any, match: str, t
     with pytest.raises(FormatError, match=match):
         wb.convert(base, tmp_path / "out.gguf", dtype="f32", pre=pre, lora=[adapter] if adapter else [])
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_head_of_its_own_file_and_towers_are_written_together(tmp_path: Path) -> None:
+    base, _ = made("ClefModel", tmp_path)
+    pixels = {
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+        "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+    }
+    (base / "preprocessor_config.json").write_text(json.dumps(pixels))
+    with wb.plan_convert(base, f"{tmp_path}/out/", to="gguf", with_mmproj=True, pre="qwen2") as plan:
+        plan.run()
+    one, two = (gguf_file.read(path) for path in sorted((tmp_path / "out").glob("*.gguf")))
+    text, towers = (one, two) if "dec.blk.2.attn_q.weight" in one.tensors else (two, one)
+    assert {"dec.blk.0.cross_attn_norm_kv.weight", "dec.blk.2.attn_q.weight"} <= text.tensors.keys()
+    assert any(name.startswith("v.blk.") for name in towers.tensors)
+    assert not any(name.startswith("v.") for name in text.tensors)
+
+
+def test_a_head_without_its_matrices_is_refused(tmp_path: Path) -> None:
+    base, _ = made("ClefModel", tmp_path)
+    save_file({"residual_gate": np.ones(1, np.float32)}, base / "joint_head.safetensors")
+    with pytest.raises(FormatError, match="memory_projection"):
+        wb.convert(base, tmp_path / "m.gguf", pre="qwen2")
+    (base / "joint_head.safetensors").unlink()
+    with pytest.raises(FormatError, match=r"a ClefModel needs joint_head\.safetensors"):
+        wb.convert(base, tmp_path / "m.gguf", pre="qwen2")

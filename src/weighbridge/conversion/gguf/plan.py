@@ -64,7 +64,8 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return _from_ggml(model, options)
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
-    model = decision.with_head(decision.of_class(model, decides := decision_of(model)), decides)
+    seeing = decision.of_class(model, decides := decision_of(model))
+    model = decision.with_head(seeing, decides)
     family, target = model.family, None
     if options.target_model is not None or family.document.draft is not None:
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
@@ -77,7 +78,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     if options.with_mmproj:
         from weighbridge.conversion.gguf import mmproj
 
-        written = mmproj.add_file(model, draft, towers or options)
+        written = mmproj.add_file(seeing, draft, towers or options)
     list_unnamed(model, draft, written, _mmproj_hint)
     draft.losses += one_way_losses(model.resolved)
     draft.losses += without_place(model)
