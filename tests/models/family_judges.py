@@ -336,6 +336,18 @@ def _own_prefix(family: Family, model: str) -> str | None:
     return family.prefix_of("hf", recorded["hf"], sizes_of(family, model)) if several else None
 
 
+def judge_releases(family: Family, model: str) -> None:
+    """Files of other releases have other names of the same tensors."""
+    sizes, shapes = sizes_of(family, model), {n: tuple(s) for n, s in golden()[model]["hf"].items()}
+    for dialect, parts in CASES[model].releases.items():
+        theirs = dict(shapes)
+        for other, own in parts.items():
+            theirs = {name.replace(own, other): shape for name, shape in theirs.items()}
+        assert theirs != shapes
+        assert family.dialect_of(theirs, sizes) == dialect
+        assert family.check(dialect, sizes, theirs).ok, model
+
+
 def judge_further(family: Family, model: str) -> None:
     """What published files hold beside the tensors of transformers' class, and other readers want: it may be absent, is
     so in a dialect that doesn't want it, and zeros in one that does."""
@@ -716,6 +728,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_part,
     judge_further_layers,
     judge_numbers,
+    judge_releases,
     judge_further,
     judge_codes,
     judge_types,

@@ -208,7 +208,8 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
     text = config.get("text_model_id")  # of an Ultravox
-    hint = _ELSEWHERE.get(named, _CHECK).format(f"hf://{text}" if isinstance(text, str) else "TEXT")
+    check = _CHECK if projector_of_hf(config) is None else "wb convert SRC DST.gguf --mmproj writes its tower"
+    hint = _ELSEWHERE.get(named, check).format(f"hf://{text}" if isinstance(text, str) else "TEXT")
     raise UnsupportedError(f"no family has the architecture {named}", hint=hint)
 
 
