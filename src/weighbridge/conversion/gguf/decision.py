@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON
+from weighbridge.containers.base import Index
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.models.arch.tables.values import integer
@@ -52,14 +54,9 @@ def with_head(model: OpenModel, decision: Decision | None) -> OpenModel:
     path, index = decision.path(f"{head}.safetensors"), model.index
     more = open_weights(path).index
     entries = [msgspec.structs.replace(e, name=f"{head}.{e.name}", file=e.file + len(index.files)) for e in more]
-    widths = {}
-    for key, name in _WIDTHS.items():
-        if name not in more or len(more[name].shape) != 2:
-            raise FormatError("is missing", path=str(path), field=name, expected="a matrix")
-        widths[key] = more[name].shape[0]
     name = f"{head}_config.json"
     stated = decode(decision.place.read(name, CONFIG_JSON) or b"{}", str(decision.path(name)), dict[str, Any])
-    config = {**model.config, "architectures": [decision.name], "decision": {**stated, **widths}}
+    config = {**model.config, "architectures": [decision.name], "decision": {**stated, **_widths(more, path)}}
     joined = replace(
         index, files=(*index.files, *more.files), entries=(*index.entries, *entries),
         data_start=(*index.data_start, *more.data_start),
@@ -68,6 +65,13 @@ def with_head(model: OpenModel, decision: Decision | None) -> OpenModel:
     nodes = None if model.nodes is None else {**model.nodes, **{entry.name: build(entry) for entry in entries}}
     texts = {**model.texts, "config.json": json.dumps(config).encode()}
     return replace(model, index=joined, nodes=nodes, texts=texts)
+
+
+def _widths(index: Index, path: Path) -> dict[str, int]:
+    for name in _WIDTHS.values():
+        if name not in index or len(index[name].shape) != 2:
+            raise FormatError("is missing", path=str(path), field=name, expected="a matrix")
+    return {key: index[name].shape[0] for key, name in _WIDTHS.items()}
 
 
 def head_last(names: list[str], decision: Decision | None) -> list[str]:

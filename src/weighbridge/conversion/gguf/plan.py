@@ -80,8 +80,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
 
         written = mmproj.add_file(seeing, draft, towers or options)
     list_unnamed(model, draft, written, _mmproj_hint)
-    draft.losses += one_way_losses(model.resolved)
-    draft.losses += without_place(model)
+    draft.losses += [*one_way_losses(model.resolved), *without_place(model)]
     if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
         draft.losses += _differently_computed(model, computed)
     order = decision.head_last(as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch"), decides)

@@ -83,9 +83,8 @@ class LayerFacts:
         if kind == "linear" and matrix is not None and len(matrix) > 1 and shape == matrix[-1:] != matrix[-2:-1]:
             matrix = (matrix[-1], matrix[-2])
         facts = self._norm_facts(bias) if kind == "norm" else self._matrix_facts(word.word, matrix, bias)
-        if any(role.endswith(".lora.a") for role in word.roles):
-            facts = (*facts, "adapters")
-        return Operator(name, kind, title, word.roles, facts, shape, part)
+        adapters = ("adapters",) if any(role.endswith(".lora.a") for role in word.roles) else ()
+        return Operator(name, kind, title, word.roles, (*facts, *adapters), shape, part)
 
     def _matrix(self, stem: str) -> Shape | None:
         return self.shapes.get(f"{stem}.weight", self.shapes.get(stem))

@@ -267,13 +267,9 @@ def made(
 
 
 def filled_in(
-    dialect: str,
-    rows: Mapping[str, Role],
-    expansion: Expansion,
-    sizes: Sizes,
-    roles: Mapping[Instance, LogicalTensor],
+    dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Mapping[Instance, LogicalTensor],
     tied: Mapping[str, str],
-) -> dict[Instance, LogicalTensor]:
+) -> dict[Instance, LogicalTensor]:  # fmt: skip
     """The tensors that a dialect holds though no source has them: copies of others in the layer, which nothing computes
     with, or, for those in `tied`, of another role, and zeros for roles that are absent altogether."""
     copied = {**tied} | {row.name: row.copies for row in rows.values() if row.copies}
