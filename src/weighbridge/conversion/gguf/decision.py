@@ -46,13 +46,11 @@ def of_class(model: OpenModel, decision: Decision | None) -> OpenModel:
 
 
 def with_head(model: OpenModel, decision: Decision | None) -> OpenModel:
-    """The model with the tensors of `HEAD.safetensors` as `HEAD.NAME`, and with their sizes and `HEAD_config.json` as
-    `decision` of its config, if its class has such a head. Raises FormatError without the tensors that show the
-    sizes."""
+    """The model with `HEAD.safetensors` as its tensors `HEAD.NAME`, and with their sizes and `HEAD_config.json` as
+    `decision` of its config, if its class has a head in a file. Raises FormatError unless the sizes are there."""
     if decision is None or not (head := decision.row.head):
         return model
-    path, index = decision.path(f"{head}.safetensors"), model.index
-    more = open_weights(path).index
+    index, more = model.index, open_weights(path := decision.path(f"{head}.safetensors")).index
     entries = [msgspec.structs.replace(e, name=f"{head}.{e.name}", file=e.file + len(index.files)) for e in more]
     name = f"{head}_config.json"
     stated = decode(decision.place.read(name, CONFIG_JSON) or b"{}", str(decision.path(name)), dict[str, Any])
@@ -63,8 +61,7 @@ def with_head(model: OpenModel, decision: Decision | None) -> OpenModel:
     )  # fmt: skip
     build = node_builder(joined)
     nodes = None if model.nodes is None else {**model.nodes, **{entry.name: build(entry) for entry in entries}}
-    texts = {**model.texts, "config.json": json.dumps(config).encode()}
-    return replace(model, index=joined, nodes=nodes, texts=texts)
+    return replace(model, index=joined, nodes=nodes, texts={**model.texts, "config.json": json.dumps(config).encode()})
 
 
 def _widths(index: Index, path: Path) -> dict[str, int]:

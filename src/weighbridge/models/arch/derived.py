@@ -16,6 +16,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Expansion, Instance, Sizes, shape_of
@@ -259,7 +260,6 @@ def made(
                           found=len(values))  # fmt: skip
     import numpy as np
 
-    from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import const
 
     node = const(np.array(values, dtype="<f4").reshape(shape), F32)
@@ -276,13 +276,11 @@ def filled_in(
     zeroed = {row.name for row in rows.values() if dialect in row.zeros}
     if not copied and not zeroed:
         return {}
-    from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import zeros
 
     instances = [instance for place in expansion.places.values() for instance in place.instances]
     sources = {(role, index): (copied[role] or "", index) for role, index in instances if role in copied}
-    out = {instance: roles[source] for instance, source in sources.items() if source in roles}
-    present = {role for role, index in instances if role in zeroed and (role, index) in roles}
-    shapes = {role: shape_of(rows[role], sizes) for role in zeroed & {role for role, _ in instances}}
-    absent = (instance for instance in instances if instance[0] in zeroed - present)
-    return {**out, **{instance: zeros(shapes[instance[0]], F32) for instance in absent}}
+    absent = zeroed - {role for role, index in instances if (role, index) in roles}
+    shapes = {role: shape_of(rows[role], sizes) for role in absent & {role for role, _ in instances}}
+    empty = {instance: zeros(shapes[instance[0]], F32) for instance in instances if instance[0] in absent}
+    return {instance: roles[source] for instance, source in sources.items() if source in roles} | empty
