@@ -186,6 +186,15 @@ def test_facts_are_those_of_the_settings() -> None:
     assert oss["moe.router"] == ("64 → 6", "bias")
 
 
+def test_adapters_are_drawn_with_their_matrices() -> None:
+    (switch,), (jina,) = (map(operators, kinds(model).values()) for model in ("granite-switch", "jina-bert-v3"))
+    assert switch["attention.q"] == ("64 → 64", "adapters")
+    assert jina["attention.qkv"] == ("adapters",)
+    assert jina["attention.q"] == ("64 → 64", "bias")
+    read = {edge.source for edge in kinds("jina-bert-v3")["all layers"].stage.edges if edge.target == "add"}
+    assert read == {"join", "attention.qkv"}
+
+
 def test_layers_without_rotation_have_no_operator_for_it() -> None:
     for title, kind in kinds("smollm3").items():
         assert ("rope" in operators(kind)) == ("not rotated" not in title)

@@ -167,25 +167,15 @@ def judge_fit(family: Family, model: str) -> None:
         assert report.missing == (() if alone or name.startswith(seeing) else (name,)), f"{model}: {name}"
 
 
-_ALONE = ("lm_head.weight", "vocab_projector.weight", "decoder.weight")  # may be absent: then it is the embedding
+#: May be absent: then it is the embedding.
+_ALONE = ("lm_head.weight", "embed_out.weight", "vocab_projector.weight", "decoder.weight")
 # How transformers calls what sees, beside what writes.
 _SEEING = (
     "vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.",
     "model.embed_vision.",
     "mm_projector.",
 )  # fmt: skip
-_HEADED = {
-    "minimax-m3",
-    "qwen",
-    "rwkv7",
-    "plamo",
-    "codeshell",
-    "gpt-oss",
-    "falcon-h1",
-    "apertus",
-    "gptj",
-    "baichuan",
-}  # whose output never is the embedding
+_HEADED = {"baichuan", "codeshell", "falcon-h1", "plamo", "qwen", "rwkv7"}  # whose output never is the embedding
 
 
 def judge_part(family: Family, model: str) -> None:
@@ -327,7 +317,9 @@ def judge_numbers(family: Family, model: str) -> None:
         said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
         rows = {i: family.rows[i[0]] for i in back}
-        made = {i for i, row in rows.items() if row.made or ((row.zeros or row.filled) and i not in said)}
+        made = {
+            i for i, row in rows.items() if row.made or ((row.zeros or row.name in family.copied) and i not in said)
+        }
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back}, prefix=_own_prefix(family, model))
         for name, node in again.items():
@@ -342,6 +334,18 @@ def _own_prefix(family: Family, model: str) -> str | None:
     known = family.architectures.get(recorded["config"]["architectures"][0])
     several = known is None or known.part_type is not None
     return family.prefix_of("hf", recorded["hf"], sizes_of(family, model)) if several else None
+
+
+def judge_releases(family: Family, model: str) -> None:
+    """Files of other releases have other names of the same tensors."""
+    sizes, shapes = sizes_of(family, model), {n: tuple(s) for n, s in golden()[model]["hf"].items()}
+    for dialect, parts in CASES[model].releases.items():
+        theirs = dict(shapes)
+        for other, own in parts.items():
+            theirs = {name.replace(own, other): shape for name, shape in theirs.items()}
+        assert theirs != shapes
+        assert family.dialect_of(theirs, sizes) == dialect
+        assert family.check(dialect, sizes, theirs).ok, model
 
 
 def judge_further(family: Family, model: str) -> None:
@@ -480,11 +484,15 @@ def _same(found: Any, want: Node, name: str, model: str) -> None:
         assert np.abs(a - b).max() <= 2.0**-22, f"{model}: {name}"
 
 
+def _gguf_shapes(model: str) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape) for name, _, shape, _ in golden()[model]["gguf"]}
+
+
 def judge_return(family: Family, model: str) -> None:
     """The recorded GGUF leads back to the same sizes, and to a config that means the same."""
     recorded, sizes = golden()[model], sizes_of(family, model)
     metadata = metadata_of(model)
-    names = {name: tuple(shape) for name, _, shape, _ in recorded["gguf"]}
+    names = _gguf_shapes(model)
     names |= dict.fromkeys(CASES[model].kept.keys() - names.keys(), ())
     opens = _opens(family)
     home = family if opens else family_of_gguf(metadata, names=names)
@@ -516,7 +524,7 @@ def judge_return(family: Family, model: str) -> None:
     told = [*restored.losses, *restored.guesses]
     assert told == list(CASES[model].guesses), f"{model}: {told}"
     if opens:
-        _judge_tied(family, model, list(names))
+        _judge_tied(family, model, names)
     elif len(family.architectures) == 1 and all(size.gguf for size in family.sizes.values()):  # read as what it was
         assert family.sizes_from_gguf(metadata, names).values == sizes.values, model
 
@@ -534,14 +542,14 @@ def _meant(config: dict[str, Any], defaults: dict[str, Any], key: str) -> Any:
     return {**default, **said} if isinstance(said, dict) and isinstance(default, dict) else said
 
 
-def _judge_tied(family: Family, model: str, names: list[str]) -> None:
+def _judge_tied(family: Family, model: str, names: dict[str, tuple[int, ...]]) -> None:
     """Whether the output is the embedding shows in a GGUF by a tensor alone."""
     head = family.rows.get("head")
     if head is None or not head.tied or "output.weight" not in family.names("gguf", sizes_of(family, model)):
         return
     vectors = vectors_of(family, model).get
-    for held in ({*names} - {"output.weight"}, {*names, "output.weight"}):
-        config = gguf_to_config(metadata_of(model), family, sorted(held), vectors=vectors).config
+    for held in ({n: s for n, s in names.items() if n != "output.weight"}, {**names, "output.weight": (1, 1)}):
+        config = gguf_to_config(metadata_of(model), family, held, vectors=vectors).config
         assert config["tie_word_embeddings"] == ("output.weight" not in held), model
 
 
@@ -549,7 +557,7 @@ def judge_silences(family: Family, model: str) -> None:
     """Where a GGUF has no key for what may be null it is null; a whole number comes back as one."""
     if not _opens(family):
         return
-    shipped, names = families()[family.name], [name for name, *_ in golden()[model]["gguf"]]
+    shipped, names = families()[family.name], _gguf_shapes(model)
     metadata, vectors = metadata_of(model), vectors_of(family, model).get
     restored = gguf_to_config(metadata, family, names, vectors=vectors).config
     said = writing(golden()[model]["config"])
@@ -720,6 +728,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_part,
     judge_further_layers,
     judge_numbers,
+    judge_releases,
     judge_further,
     judge_codes,
     judge_types,
@@ -736,7 +745,8 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
 _PUBLISHED = {("DeepseekV3ForCausalLM", "topk_method"): "noaux_tc"}
 # Dialects of families whose other models are arch_judges.py's.
 _ELSEWHERE = {
-    "bert": ("hf_gamma",), "llama": ("hf5", "mlx"), "qwen2": ("mlx",), "qwen3": ("mlx",), "qwen3vlmoe": ("hf5",),
+    "bert": ("hf_gamma",), "nemotronhpuzzle": ("hf_dot",),
+    "llama": ("hf5", "mlx"), "qwen2": ("mlx",), "qwen3": ("mlx",), "qwen3vlmoe": ("hf5",),
 }  # fmt: skip
 
 

@@ -47,3 +47,23 @@ def test_other_targets_keep_every_tensor(folder: Path, tmp_path: Path) -> None:
     assert copied.keys() == original.keys()
     assert renamed.keys() == {f"lm.{name}" for name in original}
     assert all(np.array_equal(copied[n], a) and np.array_equal(renamed[f"lm.{n}"], a) for n, a in original.items())
+
+
+@pytest.mark.parametrize(
+    ("stated", "command"),
+    [
+        ("meta-llama/Llama-3.2-1B-Instruct", "wb convert hf://meta-llama/Llama-3.2-1B-Instruct text.gguf"),
+        (None, "wb convert TEXT text.gguf"),
+        (7, "wb convert TEXT text.gguf"),
+    ],
+)
+@pytest.mark.parametrize("both", [False, True])
+def test_the_language_model_of_an_ultravox_is_named(stated: object, command: str, both: bool, tmp_path: Path) -> None:
+    save_file({"multi_modal_projector.ln_pre.weight": np.ones(8, np.float32)}, tmp_path / "model.safetensors")
+    config = {"architectures": ["UltravoxModel"], "model_type": "ultravox", "text_model_id": stated}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedError) as refused:
+        wb.convert(tmp_path, tmp_path / "a.gguf", with_mmproj=both)
+    hint = refused.value.hint or ""
+    assert command in hint
+    assert "wb convert SRC DST.gguf --mmproj" in hint

@@ -28,7 +28,7 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import BytesSource
 from weighbridge.models.llamacpp import rules as module
-from weighbridge.models.llamacpp.candidate import table
+from weighbridge.models.llamacpp import table
 from weighbridge.models.llamacpp.projectors import table as projector_table
 from weighbridge.models.llamacpp.rules import COMPANION, RULES, findings
 from weighbridge.page.verdict import Level
@@ -98,6 +98,19 @@ def test_every_family_is_judged_as_llama_cpp_does(name: str, judge: Judge, tmp_p
         if ours is not None and ours != (refusal is None):
             wrong.append((fault, ours, refusal))
     assert wrong == []
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [name for name, recorded in golden().items() if "keys" in recorded])
+def test_the_length_of_a_head_may_follow_from_the_number_of_heads(name: str, judge: Judge, tmp_path: Path) -> None:
+    keys, slots = family_model(name)
+    path, start = tmp_path / "m.gguf", f"{keys['general.architecture'].value}.attention."
+    for missing in ({"key_length"}, {"value_length"}, {"key_length", "value_length"}):
+        left = {key: value for key, value in keys.items() if key.removeprefix(start) not in missing}
+        if len(left) + len(missing) == len(keys):
+            path.write_bytes(render(gguf.layout(slots, left), lambda name, size: bytes(size)))
+            ours, refusal = verdict(path), judge.refusal(path)
+            assert ours in (None, refusal is None), (missing, refusal)
 
 
 @pytest.mark.oracle
@@ -256,9 +269,8 @@ MET = [
     Met("flux", renamed("flux"), {"llamacpp/architecture"}),
     Met("whisper", renamed("whisper"), {"llamacpp/architecture"}),
     Met("a name without a graph", renamed("gptj"), {"llamacpp/architecture"}),
-    Met("no table of ours", both(renamed("clef"), put(
-        clef__attention__layer_norm_epsilon=("f32", 1e-5), clef__decision__routing_block_count=("u32", 1),
-        clef__decision__block_count=("u32", 1), clef__decision__head_count=("u32", 4))), {"llamacpp/unchecked"}, None),
+    Met("a list in place of a table's one number", put(llama__feed_forward_length=("arr[u32]", [64, 96])),
+        {"gguf/layer-array", "llamacpp/unchecked"}, None),
     Met("a projector", tower, {COMPANION}, True),
     Met("a projector without a modality", both(tower, put(clip__has_vision_encoder=("bool", False))),
         {COMPANION, "llamacpp/mmproj-modality"}),

@@ -310,3 +310,20 @@ def test_slopes_that_llama_cpp_does_not_compute_are_told(slope: float | None, to
     (tmp_path / "config.json").write_text(json.dumps(recorded["config"]))
     losses = wb.plan_convert(tmp_path, tmp_path / "a.gguf", tokenizer=False).losses
     assert [x.tensor for x in losses if "computes other numbers" in x.message] == [name] * told
+
+
+# Nemotron-H Puzzle: the first release has another name of the router's bias, and another prefix.
+
+
+def test_the_first_puzzle_is_the_same_model(tmp_path: Path) -> None:
+    recorded = golden()["nemotron-h-puzzle"]
+    arrays = {n: values(n, tuple(shape)) for n, shape in recorded["hf"].items()}
+    first = {n.replace("model.", "backbone.", 1).replace("correction_bias", "correction.bias"): n for n in arrays}
+    assert sum("correction.bias" in name for name in first) == 3
+    for path, tensors in ("now", arrays), ("first", {name: arrays[n] for name, n in first.items()}):
+        (tmp_path / path).mkdir()
+        save_file(tensors, tmp_path / path / "model.safetensors", {"format": "pt"})
+        (tmp_path / path / "config.json").write_text(json.dumps(recorded["config"]))
+        wb.convert(tmp_path / path, tmp_path / f"{path}.gguf", tokenizer=False, dtype="f32", name="puzzle")
+    assert wb.diff(tmp_path / "now.gguf", tmp_path / "first.gguf")
+    assert wb.verify(tmp_path / "first.gguf").verdicts[0].accepts is not False

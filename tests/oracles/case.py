@@ -117,6 +117,8 @@ class Case:
     turned: tuple[str, ...] = ()  # how names end whose rows a GGUF has in another order, and a folder made of it, too
     unkept: tuple[str, ...] = ()  # tensors that a GGUF of it leaves out
     target: str = ""  # the case that a draft model drafts for, in whose folder its tokenizer lies
+    # dialects of other releases: parts of names in their files -> those in its own
+    releases: dict[str, dict[str, str]] = field(default_factory=dict)
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
 
     @property

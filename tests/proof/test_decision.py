@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models import projector_cases
 from tests.oracles import gguf_file, models, reference_converter, vocabularies
-from tests.oracles.families import CASES
+from tests.oracles.families import CASES, clef
 from tests.oracles.llama_loads import Judge
 from tests.oracles.reference_converter import Job
 
@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 BASES = {
     "OpenJevModel": "qwen35-seeing", "PplxDeciderModel": "qwen35-seeing", "D1Model": "lfm2-vl",
     "LevModel": "qwen35-seeing", "KevModel": "qwen35", "NimbleModel": "qwen35",
-    "ModernBertDecisionModel": "modernbert-decision", "D1OmniModel": "d1-omni",
+    "ModernBertDecisionModel": "modernbert-decision", "D1OmniModel": "d1-omni", "ClefModel": "qwen35-seeing",
 }  # fmt: skip
 _RANK, _HEAD, _LABELS = 4, 6, [7, 300, 5]
 _PRE = {"lfm2-vl": vocabularies.PRE["bpe"]}
@@ -120,9 +120,21 @@ def _laya(base: Path) -> tuple[Path, None]:
     return base, None
 
 
+def _clef(base: Path) -> tuple[Path, None]:
+    """A head of one block that routes and two joint ones, 48 wide, and its scalars: one beyond the bound."""
+    config = {"routing_layers": 1, "layers": 2, "heads": 4}
+    (base / "joint_head_config.json").write_text(json.dumps(config))
+    width = json.loads((base / "config.json").read_text())["text_config"]["hidden_size"]
+    shapes = clef.head_shapes(width, config["routing_layers"], config["layers"])
+    tensors = {name: _random(*shape) if shape else np.float32(len(name) / 4) for name, shape in shapes.items()}
+    save_file({name: np.asarray(tensor) for name, tensor in tensors.items()}, base / "joint_head.safetensors")
+    return base, None
+
+
 _MAKERS: dict[str, Any] = {
     "OpenJevModel": _openjev, "PplxDeciderModel": _pplx, "D1Model": _d1, "LevModel": _lev, "KevModel": _kev,
     "NimbleModel": _nimble, "ModernBertDecisionModel": _laya, "D1OmniModel": lambda base: (base, None),
+    "ClefModel": _clef,
 }  # fmt: skip
 
 
@@ -232,3 +244,30 @@ def test_files_that_do_not_fit_are_refused(name: str, change: Any, match: str, t
     with pytest.raises(FormatError, match=match):
         wb.convert(base, tmp_path / "out.gguf", dtype="f32", pre=pre, lora=[adapter] if adapter else [])
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_head_of_its_own_file_and_towers_are_written_together(tmp_path: Path) -> None:
+    base, _ = made("ClefModel", tmp_path)
+    pixels = {
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+        "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+    }
+    (base / "preprocessor_config.json").write_text(json.dumps(pixels))
+    with wb.plan_convert(base, f"{tmp_path}/out/", to="gguf", with_mmproj=True, pre="qwen2") as plan:
+        plan.run()
+    one, two = (gguf_file.read(path) for path in sorted((tmp_path / "out").glob("*.gguf")))
+    text, towers = (one, two) if "dec.blk.2.attn_q.weight" in one.tensors else (two, one)
+    assert {"dec.blk.0.cross_attn_norm_kv.weight", "dec.blk.2.attn_q.weight"} <= text.tensors.keys()
+    assert any(name.startswith("v.blk.") for name in towers.tensors)
+    assert not any(name.startswith("v.") for name in text.tensors)
+
+
+def test_a_head_without_its_matrices_is_refused(tmp_path: Path) -> None:
+    base, _ = made("ClefModel", tmp_path)
+    save_file({"residual_gate": np.ones(1, np.float32)}, base / "joint_head.safetensors")
+    with pytest.raises(FormatError, match="memory_projection"):
+        wb.convert(base, tmp_path / "m.gguf", pre="qwen2")
+    (base / "joint_head.safetensors").unlink()
+    with pytest.raises(FormatError, match=r"a ClefModel needs joint_head\.safetensors"):
+        wb.convert(base, tmp_path / "m.gguf", pre="qwen2")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BY_NAME, F16, DType
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.records import dataclass
 from weighbridge.fitting.rules import rules
@@ -205,12 +205,8 @@ def _is_list(value: Any) -> bool:
 
 
 def cache_of(keys: Mapping[str, Any]) -> CacheModel:
-    """Returns the layers' caches. Raises FormatError, with the key's name, for a missing or invalid number, and
-    UnsupportedError for an architecture whose cache isn't computed."""
+    """Returns the layers' caches. Raises FormatError, with the key's name, for a missing or invalid number."""
     at = ArchitectureKeys(keys)
-    if at.architecture in rules().cache.unmodelled:
-        reason = f"the memory of llama.cpp's cache isn't known for {at.architecture}"
-        raise UnsupportedError(reason, hint="wb inspect shows the size of the weights")
     kind = (
         "none" if at.get("decision.type") in rules().cache.uncached_decisions else rules().cache_kind(at.architecture)
     )
@@ -336,6 +332,15 @@ def _with_indexer(at: ArchitectureKeys, layers: Iterable[LayerCache], times: int
     ]
 
 
+def _routed(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
+    """The router's keys and values are counted in the last layer, after which llama.cpp has them."""
+    *layers, last = _attention(at, slides)
+    heads = at.number("attention.head_count")
+    head = at.number("embedding_length") // heads if heads else 0
+    key, value = (at.number(f"attention.{n}_length", head) for n in ("key", "value"))
+    return [*layers, replace(last, rows=(*last.rows, CacheRow(key), CacheRow(value, value=True)))]
+
+
 def _indexer_with_values(at: ArchitectureKeys, slides: Sequence[bool]) -> list[LayerCache]:
     """The indexer's cache has one head, with values as long as the model's, which nothing reads."""
     width, dense = at.number("attention.indexer.key_length"), at.number("leading_dense_block_count")
@@ -369,6 +374,7 @@ _KINDS: Final[Mapping[str, Callable[[ArchitectureKeys, Sequence[bool]], list[Lay
     "both": lambda at, slides: _with_states(at, slides, [True] * at.layers, [True] * at.layers),
     "by-feed-forward": _by_feed_forward,
     "indexer": _indexer,
+    "routed": _routed,
     "by-kv-heads-with-indexer": _by_kv_heads_with_indexer,
     "interval-with-indexer": _interval_with_indexer,
     "indexer-with-values": _indexer_with_values,

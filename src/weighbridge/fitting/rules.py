@@ -32,7 +32,6 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
 
     kind: dict[str, frozenset[str]]
     uncached_decisions: frozenset[str]
-    unmodelled: frozenset[str]
     predicting: frozenset[str]
     own_widths: tuple[str, ...]
     interval: dict[str, int]

@@ -107,6 +107,6 @@ def _converted(model: OpenModel, dialect: str, prefix: str) -> Iterator[tuple[st
             continue
         row = family.rows[slot.roles[0]]
         follows = row.derived is not None and MAKERS[row.derived](sizes.facts) is not None  # from the config
-        if slot.need is None or follows or "gguf" in row.filled or not present.isdisjoint(slot.instances):
+        if slot.need is None or follows or row.name in family.copied or not present.isdisjoint(slot.instances):
             shape = without_leading_ones(slot.shape)
             yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype, f32))

@@ -53,7 +53,8 @@ class OtherTemplate(Struct, frozen=True, forbid_unknown_fields=True):
 
 class DecisionRow(Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """A row of the table. `class_`: the class of its base model, if its config doesn't name it. `temperatures_from`: a
-    file and the key of an object, `choice:A:small`. `pointer`: a file with the matrices of queries and keys. `one_of`:
+    file and the key of an object, `choice:A:small`. `pointer`: a file with the matrices of queries and keys.
+    `head`: its tensors are in HEAD.safetensors, its sizes in HEAD_config.json. `one_of`:
     its folder has one of these files. `in_table`: its family's table has its keys, and the blocks of its head."""
 
     type: str
@@ -66,6 +67,7 @@ class DecisionRow(Struct, frozen=True, forbid_unknown_fields=True, rename={"clas
     temperatures_from: str = ""
     readout: Readout | None = None
     pointer: str = ""
+    head: str = ""
     one_of: list[str] = []
     tokenizer: str = ""
     variant: OtherTemplate | None = None

@@ -10,7 +10,8 @@ from weighbridge.base.limits import MIB
 from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
 from weighbridge.tensors.memory import new_bytes
-from weighbridge.tensors.nodes.base import Bytes, Node, walk
+from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
+from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow, walk
 from weighbridge.tensors.nodes.packed import PackedMember, make
 
 #: Bytes of a result that are computed at a time.
@@ -18,6 +19,7 @@ SLAB: Final = MIB
 #: Results of at least this size use several threads, which take about 0.1 ms to start.
 THREADED: Final = 8 * MIB
 _WORKERS: Final = min(cores(), 8)
+_COMPARED: Final = 2 << 20  # bytes of either side compared at a time
 
 
 def filled(node: Node) -> Bytes:
@@ -66,3 +68,22 @@ def fill_all(nodes: Sequence[Node], outs: Sequence[Bytes]) -> None:
             for lo in range(0, rows, step):
                 hi = min(lo + step, rows)
                 make(parts, lo, hi, [out[lo * node.spec.row_bytes : hi * node.spec.row_bytes] for node, out in group])
+
+
+def same_bytes(a: LogicalTensor, b: LogicalTensor) -> bool:
+    """Returns whether two tensors have the same type and bytes, NaN payloads included; packed tensors are compared
+    member by member. Reads both, up to the first difference."""
+    if isinstance(a, QuantizedTensor) and isinstance(b, QuantizedTensor):
+        return a.packing == b.packing and all(same_bytes(a.members[m], b.members[m]) for m in a.members)
+    if isinstance(a, QuantizedTensor) or isinstance(b, QuantizedTensor) or a.spec != b.spec:
+        return False
+    step = max(1, _COMPARED // max(a.spec.row_bytes, 1))
+    return all(_same_rows(a, b, lo, min(lo + step, a.spec.rows)) for lo in range(0, a.spec.rows, step))
+
+
+def _same_rows(a: Node, b: Node, lo: int, hi: int) -> bool:
+    import numpy as np
+
+    with borrow(RowRange(a, lo, hi), RowRange(b, lo, hi)) as pair:
+        left, right = (data.view(np.uint64) if data.nbytes % 8 == 0 else data for data in pair)
+        return bool((left == right).all())

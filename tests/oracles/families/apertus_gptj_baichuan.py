@@ -247,10 +247,9 @@ CASES = table(
 )
 UNSAID: dict[str, dict[str, Any]] = {
     "baichuan": {"hidden_act": "gelu", "tie_word_embeddings": True},
-    "gptj": {"activation_function": "relu", "tie_word_embeddings": True},
+    "gptj": {"activation_function": "relu"},
     "apertus": {
         "hidden_act": "gelu",
-        "tie_word_embeddings": True,
         "qk_norm": False,
         "post_norm": True,
         "mlp_bias": True,

@@ -214,7 +214,7 @@ _BASE = {"rope.rope_theta": 5000.0}
 UNSAID: dict[str, dict[str, Any]] = {
     "phi2": _ACT | _ROPE | _BASE | {"qk_layernorm": True},
     "gpt2": {"activation_function": "relu", "scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
-    "gptneox": _ACT | _ROPE | _BASE | {"attention_bias": False, "tie_word_embeddings": True},
+    "gptneox": _ACT | _ROPE | _BASE | {"attention_bias": False},
     "starcoder2": _ACT | _ROPE | {"sliding_window": 16},
     "falcon": _ROPE | {"activation": "relu", "bias": True, "alibi": True, "parallel_attn": False},
     "bloom": {"apply_residual_connection_post_layernorm": True},

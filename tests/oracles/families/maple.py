@@ -49,5 +49,5 @@ CASES = table(
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {
     "maple": {"hidden_act": "relu", "norm_topk_prob": False, "num_shared_experts": 1, "rope.rope_type": "yarn"}
-    | {"nope_on_global_attention": False, "tie_word_embeddings": True},
+    | {"nope_on_global_attention": False},
 }

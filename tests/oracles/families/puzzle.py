@@ -82,6 +82,7 @@ CASES = table(
         defaults=_DEFAULTS,
         spreads=_SPREADS,
         beside=("mtp.layers.0.mixer.q_proj.weight",),
+        releases={"hf_dot": {"e_score_correction.bias": "e_score_correction_bias"}},
         unheld=frozenset(
             {"max_position_embeddings", "num_nextn_predict_layers", "mtp_block_configs"}
             | {"layers_block_type", "num_hidden_layers", "intermediate_size"}

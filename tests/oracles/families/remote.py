@@ -280,6 +280,7 @@ CASES = table(
         defaults=_LLAMA | {"vocab_size": 103168, "pad_token_id": 0, "bias": True, "tie_word_embeddings": False},
         recorded=("mlx",),
         older=("model.layers.0.attention.rotary_emb.inv_freq",),
+        alone=("output.weight",),
     ),
     Case(
         "minicpm",
@@ -389,7 +390,7 @@ CASES = table(
 _ACT = {"hidden_act": "relu"}
 _ROPE = {"rope.rope_type": "dynamic"}
 UNSAID: dict[str, dict[str, Any]] = {
-    "internlm2": _ACT | _ROPE | {"bias": True, "tie_word_embeddings": True},
+    "internlm2": _ACT | _ROPE | {"bias": True},
     "chatglm": _ROPE
     | {
         "rmsnorm": False,

@@ -129,10 +129,11 @@ CASES: dict[str, Case] = {
             "spm",
             _PHI | {"tie_word_embeddings": True, "sliding_window": WINDOW},
             runs=False,
+            kept={"output.weight": "model.embed_tokens.weight"},
             told=("config.json: num_local_experts",),
             ours={"phimoe.rope.scaling.attn_factor": 1.25},
             hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
-            unheld=frozenset({"original_max_position_embeddings"}),  # transformers repeats it from the rope parameters
+            unheld=frozenset({"original_max_position_embeddings", "tie_word_embeddings"}),
         ),
         # Llama 4: every second layer with experts, the fourth without rotation
         Case("llama4", "Llama4TextConfig", "bpe", _LLAMA4, older=_ROTATION),
@@ -231,5 +232,5 @@ UNSAID: dict[str, dict[str, Any]] = {
     "glm4moe": _ACT | {"rope.rope_type": "dynamic", "scoring_func": "softmax", "n_group": 2},
     "gpt-oss": _ACT
     | {"rope.rope_type": "dynamic", "rope.truncate": True, "attention_bias": False, "full_attention_every": 3}
-    | {"swiglu_alpha": 1.0, "swiglu_limit": 5.0, "tie_word_embeddings": True},
+    | {"swiglu_alpha": 1.0, "swiglu_limit": 5.0},
 }

@@ -6,16 +6,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from weighbridge.base.errors import FormatError
-from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON
+from weighbridge.containers.base import Index
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.config.keys import LAST
 from weighbridge.models.decision import QUESTIONS, Decision, Readout
+from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel, open_weights
+from weighbridge.models.stored_tensors import node_builder
 from weighbridge.models.tokenizer.gguf import TEMPLATE, TEMPLATES
 from weighbridge.tensors.nodes import LogicalTensor, concat, slice_rows, zeros
 
@@ -36,6 +43,44 @@ def of_class(model: OpenModel, decision: Decision | None) -> OpenModel:
     files = {name.removeprefix(start): decision.place.read(name, TOKENIZER_JSON) for name in names}
     texts = {name: content for name, content in files.items() if content is not None}
     return replace(model, texts={**model.texts, **texts, "config.json": json.dumps(config).encode()})
+
+
+def with_head(model: OpenModel, decision: Decision | None) -> OpenModel:
+    """The model with `HEAD.safetensors` as its tensors `HEAD.NAME`, and with their sizes and `HEAD_config.json` as
+    `decision` of its config, if its class has a head in a file. Raises FormatError unless the sizes are there."""
+    if decision is None or not (head := decision.row.head):
+        return model
+    index, more = model.index, open_weights(path := decision.path(f"{head}.safetensors")).index
+    entries = [msgspec.structs.replace(e, name=f"{head}.{e.name}", file=e.file + len(index.files)) for e in more]
+    name = f"{head}_config.json"
+    stated = decode(decision.place.read(name, CONFIG_JSON) or b"{}", str(decision.path(name)), dict[str, Any])
+    config = {**model.config, "architectures": [decision.name], "decision": {**stated, **_widths(more, path)}}
+    joined = replace(
+        index, files=(*index.files, *more.files), entries=(*index.entries, *entries),
+        data_start=(*index.data_start, *more.data_start),
+    )  # fmt: skip
+    build = node_builder(joined)
+    nodes = None if model.nodes is None else {**model.nodes, **{entry.name: build(entry) for entry in entries}}
+    return replace(model, index=joined, nodes=nodes, texts={**model.texts, "config.json": json.dumps(config).encode()})
+
+
+def _widths(index: Index, path: Path) -> dict[str, int]:
+    for name in _WIDTHS.values():
+        if name not in index or len(index[name].shape) != 2:
+            raise FormatError("is missing", path=str(path), field=name, expected="a matrix")
+    return {key: index[name].shape[0] for key, name in _WIDTHS.items()}
+
+
+def head_last(names: list[str], decision: Decision | None) -> list[str]:
+    """The names of the model's tensors, those of such a head behind the others."""
+    head = decision.row.head if decision else ""
+    return sorted(names, key=lambda name: name.startswith(f"{head}.")) if head else names
+
+
+#: Sizes of a head -> the matrix with as many rows.
+_WIDTHS: Final = MappingProxyType(
+    {"width": "memory_projection.weight", "feed_forward_width": "layers.0.linear1.weight"}
+)
 
 
 def tensors_of(decision: Decision, model: OpenModel) -> dict[str, LogicalTensor]:

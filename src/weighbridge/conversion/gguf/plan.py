@@ -40,6 +40,7 @@ from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
 from weighbridge.models.model import OpenModel
+from weighbridge.models.tied_copies import copies
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, storage_name, transcode
 
@@ -63,7 +64,8 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return _from_ggml(model, options)
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
-    model = decision.of_class(model, decides := decision_of(model))
+    seeing = decision.of_class(model, decides := decision_of(model))
+    model = decision.with_head(seeing, decides)
     family, target = model.family, None
     if options.target_model is not None or family.document.draft is not None:
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
@@ -71,19 +73,19 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         model, target = drafts.with_target(model, options.target_model)
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
-    draft = PlanBuilder({}, described=None if target is None else model)
+    draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
     written: Collection[str] = ()
     if options.with_mmproj:
         from weighbridge.conversion.gguf import mmproj
 
-        written = mmproj.add_file(model, draft, towers or options)
+        written = mmproj.add_file(seeing, draft, towers or options)
     list_unnamed(model, draft, written, _mmproj_hint)
-    draft.losses += one_way_losses(model.resolved)
-    draft.losses += without_place(model)
+    draft.losses += [*one_way_losses(model.resolved), *without_place(model)]
     if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
         draft.losses += _differently_computed(model, computed)
-    order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
+    order = decision.head_last(as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch"), decides)
     named = model.resolved.save("gguf", source_order=order)
+    draft.notes += copies(model, named)
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
     named = {**{module.name: module.weight for module in dense}, **named}

@@ -102,7 +102,12 @@ def _build(
 ) -> Plan:
     path, kind, options, folder = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
-    model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
+    if model.format == "gguf" and kind != "gguf" and unwrap is not None:
+        from weighbridge.models.tied_copies import without_copies  # late: it loads the rules of llama.cpp
+
+        model, renamed = without_copies(model)
+    else:
+        model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
     if calibrate is not None:
         to_draft = partial(_to_scheme if isinstance(options, SchemeOptions) else _to_mlx, calibrate=calibrate)
     draft = to_draft(model, options, kind)

@@ -34,7 +34,8 @@ from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import prune_layers as pruning
 from weighbridge.conversion.result import Loss
 from weighbridge.io.source import FileSource
-from weighbridge.models.llamacpp.candidate import Candidate, table
+from weighbridge.models.llamacpp import table
+from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.rules import missing_keys, unknown_architecture
 from weighbridge.models.model import OpenModel
 from weighbridge.tensors.nodes import CastReport, Node, QuantizedTensor, reshape

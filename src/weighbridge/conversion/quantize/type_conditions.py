@@ -11,7 +11,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize.ftype_table import TypeRule, table
-from weighbridge.models.llamacpp.candidate import table as loader_table
+from weighbridge.models.llamacpp import table as loader_table
 
 
 @dataclass(frozen=True, slots=True)

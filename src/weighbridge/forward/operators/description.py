@@ -75,15 +75,17 @@ class LayerFacts:
             return Operator(name, row.kind, title, word.roles, facts, self._result(word.word, row.kind, inputs), part)
         matrix = self._matrix(word.word)
         kind = _kind(word.word)
-        last = word.word.rpartition(".")[2]
         spelled = word.word.partition(".")[2].replace(".", " ").replace("_", " ") or word.word
-        title = flows.functions().title.get(word.word) or ("norm" if last == "norm" else spelled)
+        title = flows.functions().title.get(word.word) or (
+            "norm" if word.word.rpartition(".")[2] == "norm" else spelled
+        )
         bias = any(role.endswith(".bias") for role in word.roles)
         shape = self._output(word.word, kind, matrix, inputs)
         if kind == "linear" and matrix is not None and len(matrix) > 1 and shape == matrix[-1:] != matrix[-2:-1]:
             matrix = (matrix[-1], matrix[-2])
         facts = self._norm_facts(bias) if kind == "norm" else self._matrix_facts(word.word, matrix, bias)
-        return Operator(name, kind, title, word.roles, facts, shape, part)
+        adapters = ("adapters",) if any(role.endswith(".lora.a") for role in word.roles) else ()
+        return Operator(name, kind, title, word.roles, (*facts, *adapters), shape, part)
 
     def _matrix(self, stem: str) -> Shape | None:
         return self.shapes.get(f"{stem}.weight", self.shapes.get(stem))

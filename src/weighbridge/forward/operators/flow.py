@@ -19,7 +19,8 @@ from weighbridge.base.records import dataclass
 from weighbridge.forward.graph import FamilyGraph
 
 _TOKEN: Final = re.compile(r"\s*(\+\(|[()|>}-]|<\w+>|@[\w.]+|\w+\{|[\w.]+(?:\[[^\]]*\])?)")
-_ENDINGS: Final = ("", ".weight", ".bias")  # of the tensors of a word
+#: Of the tensors of a word; adapters are drawn with the matrix that they change.
+_ENDINGS: Final = ("", ".weight", ".bias", ".lora.a", ".lora.b")
 
 
 class FunctionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

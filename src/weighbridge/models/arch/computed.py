@@ -7,6 +7,8 @@ converter's, whose library's depend on the processor.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -78,6 +80,17 @@ def _quotients(tensors: Sequence[LogicalTensor], facts: Mapping[str, Any]) -> No
 _LEAST: Final = 1e-5
 
 
+def _decision_scales(tensors: Sequence[LogicalTensor], facts: Mapping[str, Any]) -> Node:
+    """The exponentials of two scalars, which end at 100, and the sigmoid of a third, as a Clef's head uses them."""
+    from weighbridge.base.dtypes import F32
+    from weighbridge.base.spec import Spec
+    from weighbridge.tensors.nodes import Const
+
+    prior, joint, gate = (struct.unpack("<f", _plain(tensor).read_all().tobytes())[0] for tensor in tensors)
+    values = (*(math.exp(min(scale, math.log(100))) for scale in (prior, joint)), 1 / (1 + math.exp(-gate)))
+    return Const(Spec((3,), F32), struct.pack("<3f", *values))
+
+
 #: Those that the reference converter computes (conversion/qwen3tts.py `_ACT2FN`, llama.cpp b11549).
 _ACTIVATIONS: Final = ("silu", "gelu", "relu")
 
@@ -93,6 +106,9 @@ FUNCTIONS: Final[Mapping[str, ComputedRow]] = MappingProxyType(
     {
         "embedding_through_network": ComputedRow(
             "computed from the embeddings of texts and codes by a network", _embedding_through_network
+        ),
+        "decision_scales": ComputedRow(
+            "computed of scalars: exponentials, which end at 100, and a share", _decision_scales
         ),
         "embedding_with_inputs": ComputedRow(
             "joined of an embedding and of a latent times a matrix", _embedding_with_inputs

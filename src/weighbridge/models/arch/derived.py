@@ -16,6 +16,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Expansion, Instance, Sizes, shape_of
@@ -259,7 +260,6 @@ def made(
                           found=len(values))  # fmt: skip
     import numpy as np
 
-    from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import const
 
     node = const(np.array(values, dtype="<f4").reshape(shape), F32)
@@ -267,21 +267,20 @@ def made(
 
 
 def filled_in(
-    dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]
-) -> dict[Instance, LogicalTensor]:
+    dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Mapping[Instance, LogicalTensor],
+    tied: Mapping[str, str],
+) -> dict[Instance, LogicalTensor]:  # fmt: skip
     """The tensors that a dialect holds though no source has them: copies of others in the layer, which nothing computes
-    with, or of the role that an absent one is tied to, and zeros for roles that are absent altogether."""
-    copied = {row.name: row.copies or row.tied for row in rows.values() if row.copies or dialect in row.filled}
+    with, or, for those in `tied`, of another role, and zeros for roles that are absent altogether."""
+    copied = {**tied} | {row.name: row.copies for row in rows.values() if row.copies}
     zeroed = {row.name for row in rows.values() if dialect in row.zeros}
     if not copied and not zeroed:
         return {}
-    from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import zeros
 
     instances = [instance for place in expansion.places.values() for instance in place.instances]
     sources = {(role, index): (copied[role] or "", index) for role, index in instances if role in copied}
-    out = {instance: roles[source] for instance, source in sources.items() if source in roles}
-    present = {role for role, index in instances if role in zeroed and (role, index) in roles}
-    shapes = {role: shape_of(rows[role], sizes) for role in zeroed & {role for role, _ in instances}}
-    absent = (instance for instance in instances if instance[0] in zeroed - present)
-    return {**out, **{instance: zeros(shapes[instance[0]], F32) for instance in absent}}
+    absent = zeroed - {role for role, index in instances if (role, index) in roles}
+    shapes = {role: shape_of(rows[role], sizes) for role in absent & {role for role, _ in instances}}
+    empty = {instance: zeros(shapes[instance[0]], F32) for instance in instances if instance[0] in absent}
+    return {instance: roles[source] for instance, source in sources.items() if source in roles} | empty

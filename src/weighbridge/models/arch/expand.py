@@ -25,13 +25,12 @@ from weighbridge.models.arch.tables.spec import (
     LAYER,
     OUTER,
     PREFIX,
-    PREFIXES,
     Dialect,
     LayoutCall,
     NameTemplate,
     Role,
     is_number,
-    placeholders,
+    numbering,
 )
 from weighbridge.models.arch.tables.values import multiplier
 
@@ -102,11 +101,18 @@ class CompiledTemplate:
     part: str = ""  # "others" or "mtp" if it is only for these layers
     set_names: tuple[tuple[str, str], ...] = ()  # formats of its names in sets of layers
     unnamed: int = 0  # number of leading indices that the name lacks, since it is for one layer
+    first: int = 0  # number of the lead index's first value in names
 
     @property
     def depth(self) -> int:
         """The number of stacked tensors, of one role each or joined."""
         return math.prod(map(len, self.stacked))
+
+    def name_of(self, named: tuple[int, ...]) -> str:
+        """The name of a physical tensor with these numbers of its indices."""
+        if self.first:
+            named = (self.first + named[0], *named[1:])
+        return self.text % named[self.unnamed :]
 
     @cached_property
     def plain(self) -> bool:
@@ -144,7 +150,7 @@ class TensorSlot:
     __slots__ = ("name", "named", "plan")
 
     def __init__(self, plan: CompiledTemplate, named: tuple[int, ...]) -> None:
-        self.name, self.named, self.plan = plan.text % named[plan.unnamed :], named, plan
+        self.name, self.named, self.plan = plan.name_of(named), named, plan
 
     @property
     def shape(self) -> Shape:
@@ -173,7 +179,7 @@ class TensorSlot:
     def renumbered(self, index: str, number: int) -> str:
         """The name with another number for one of its indices."""
         at = self.indices.index(index)
-        return self.plan.text % (*self.named[:at], number, *self.named[at + 1 :])[self.plan.unnamed :]
+        return self.plan.name_of((*self.named[:at], number, *self.named[at + 1 :]))
 
     @property
     def instances(self) -> list[Instance]:
@@ -324,7 +330,7 @@ def _with_mtp_names(plan: CompiledTemplate) -> Iterator[CompiledTemplate]:
         yield replace(plan, layers=[n for n in plan.layers if n not in plan.optional])
     for number, layer in enumerate(sorted(plan.optional)):
         if layer in plan.layers and plan.part != "others":
-            text, _ = _printf(plan.mtp_name.replace("{n}", str(number)), "")
+            text, *_ = _printf(plan.mtp_name.replace("{n}", str(number)), "")
             yield replace(plan, text=text, unnamed=1, layers=[layer])
 
 
@@ -336,7 +342,7 @@ def _with_set_names(
     for name, format_ in plan.set_names:
         for number, layer in enumerate(sorted(sets[name])):
             if kept is not None and layer in kept:
-                text, _ = _printf(format_.replace("{n}", str(number)), "")
+                text, *_ = _printf(format_.replace("{n}", str(number)), "")
                 yield replace(plan, text=text, unnamed=1, layers=[layer])
     named = frozenset[int]().union(*(sets[name] for name, _ in plan.set_names))
     yield replace(plan, layers=[n for n in kept or () if n not in named]) if named else plan
@@ -350,14 +356,23 @@ def index_counts(index: Mapping[str, str], sizes: Sizes) -> dict[str, int]:
 def run(templates: Iterable[str], counts: Mapping[str, int], prefix: str) -> Iterator[str]:
     """The names of templates. FormatError if these have more names than any model has tensors."""
     runs = [_printf(template, prefix) for template in templates]
-    _bound(math.prod(counts[i] for i in names) for _, names in runs)
-    return (text % values for text, names in runs for values in product(*(range(counts[i]) for i in names)))
+    _bound(math.prod(counts[i] for i in names) for _, names, _ in runs)
+    return (
+        text % values
+        for text, names, before in runs
+        for values in product(*(_numbers(i, other, counts) for i, other in zip(names, before, strict=True)))
+    )
+
+
+def _numbers(index: str, before: str, counts: Mapping[str, int]) -> range:
+    start = counts.get(before, 0)
+    return range(start, start + counts[index])
 
 
 def first_name(template: str, counts: Mapping[str, int], prefix: str) -> str | None:
     """The first name of a template; None if it has no names."""
-    text, names = _printf(template, prefix)
-    return text % ((0,) * len(names)) if all(counts[i] > 0 for i in names) else None
+    text, names, before = _printf(template, prefix)
+    return text % tuple(counts.get(i, 0) for i in before) if all(counts[i] > 0 for i in names) else None
 
 
 def _bound(counts: Iterable[int]) -> None:
@@ -367,16 +382,17 @@ def _bound(counts: Iterable[int]) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
-    """Turns `model.layers.{l}.norm` into `model.layers.%d.norm` and its indices: three times as fast as `format`."""
-    names = tuple(i for i in placeholders(template) if i not in PREFIXES)
+def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Turns `model.layers.{l}.norm` into `model.layers.%d.norm` and its indices, three times as fast as `format`; and
+    for each index the one whose numbers precede its own, or ""."""
+    numbered = numbering(template)
     text = template.replace("%", "%%")
     outer = prefix.removesuffix("model.") if f".{prefix}".endswith(".model.") else ""  # `thinker.` of `thinker.model.`
     for placeholder, value in ((PREFIX, prefix), (OUTER, outer)):
         text = text.replace(f"{{{placeholder}}}", value.replace("%", "%%"))
-    for name in names:
-        text = text.replace(f"{{{name}}}", "%d", 1)
-    return text, names
+    for name, other in numbered:
+        text = text.replace(f"{{{name}+{other}}}" if other else f"{{{name}}}", "%d", 1)
+    return text, tuple(name for name, _ in numbered), tuple(before for _, before in numbered)
 
 
 def _plan(
@@ -384,7 +400,7 @@ def _plan(
     counts: Mapping[str, int], sizes: Sizes, prefix: str,
 ) -> CompiledTemplate:  # fmt: skip
     members = [rows[r] for r in template.roles]
-    text, named = _printf(template.name, prefix)
+    text, named, before = _printf(template.name, prefix)
     all_indices = role_indices[members[0].name]
     stacked = tuple(i for i in all_indices if i not in named)
     order = tuple((*named, *stacked).index(i) for i in all_indices)
@@ -407,6 +423,7 @@ def _plan(
     return CompiledTemplate(
         text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers if named else None,
         interleave, indices, mtp_name=template.mtp_name, part=template.part, set_names=template.set_names,
+        first=counts.get(before[0], 0) if before else 0,
     )  # fmt: skip
 
 

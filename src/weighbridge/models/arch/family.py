@@ -357,7 +357,8 @@ class Family(FamilyNames):
         places = expansion.places
         whole = roles if isinstance(roles, Roles) else Roles(roles)
         computed = self.derived(dialect, sizes, roles)
-        filled = filled_in(dialect, self.rows, expansion, sizes, roles)
+        tied = self.copied if dialect == "gguf" and sizes.facts.get("tie_word_embeddings") in (None, True) else {}
+        filled = filled_in(dialect, self.rows, expansion, sizes, roles, tied)
         roles = whole.behind({**computed, **filled})
         present = {n: p for n, p in places.items() if any(i in roles for i in p.instances)}
         if unknown := [i for i in roles if i[0] not in self.rows]:
@@ -417,6 +418,15 @@ class Family(FamilyNames):
                 indices = [index for index in product(*counts) if (row.name, index) not in known]
                 out |= made(row, shape_of(row, sizes), sizes, indices) if indices else {}
         return out
+
+    @cached_property
+    def copied(self) -> dict[str, str]:
+        """The roles that a GGUF holds even if a model lacks them, since llama.cpp's graph needs them, and the role of
+        which each is then a copy."""
+        from weighbridge.models.llamacpp import table  # late: only conversions to a GGUF need it
+
+        needed = table().needed.get(self.gguf, ())
+        return {row.name: row.tied for row in self.rows.values() if row.tied and row.names.get("gguf") in needed}
 
     @cached_property
     def folded(self) -> tuple[str, ...]:

@@ -41,8 +41,8 @@ _ELSEWHERE: Final = MappingProxyType(
         "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin",
         "BambaForCausalLM": f"llama.cpp computes something else from the reference converter's files of it{_PLAIN}",
         "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU{_PLAIN}",
-        "UltravoxModel": "its language model is another model, to be converted apart; wb convert SRC DST.gguf --mmproj "
-        "writes its tower",
+        "UltravoxModel": "its language model is another model: wb convert {} text.gguf; its tower: "
+        "wb convert SRC DST.gguf --mmproj; llama.cpp runs both: llama-mtmd-cli -m text.gguf --mmproj DST.gguf",
     }
 )
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
@@ -210,8 +210,10 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
             ".safetensors and .npz need none, nor does a GGUF for a program of your own: --arch NAME",
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
+    text = config.get("text_model_id")  # of an Ultravox
     check = _CHECK if projector_of_hf(config) is None else "wb convert SRC DST.gguf --mmproj writes its tower"
-    raise UnsupportedError(f"no family has the architecture {named}", hint=_ELSEWHERE.get(named, check))
+    hint = _ELSEWHERE.get(named, check).format(f"hf://{text}" if isinstance(text, str) else "TEXT")
+    raise UnsupportedError(f"no family has the architecture {named}", hint=hint)
 
 
 def family_of_gguf(

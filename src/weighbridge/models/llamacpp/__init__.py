@@ -1,1 +1,58 @@
-"""Decides whether llama.cpp (b11549) would load a GGUF as a model: its rules on keys, vocabulary and tensors."""
+"""Decides whether llama.cpp (b11549) would load a GGUF as a model: its rules on keys, vocabulary and tensors. The
+needs of each architecture are in architectures.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from msgspec import Struct, convert
+
+from weighbridge.base.imports.tables import read_table
+
+
+class NamedTokens(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tokens that models with certain names need."""
+
+    names: list[str]
+    tokens: list[str]
+    unless_pre: list[str]
+    unless_architecture: list[str]
+
+
+class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """architectures.toml documents the fields."""
+
+    required: list[str]
+    required_with: Mapping[str, list[str]]
+    deciding: Mapping[str, list[str]]
+    either: Mapping[str, list[str]]
+    lite: Mapping[str, list[list[int]]]
+    fixed: Mapping[str, Mapping[str, int]]
+    needed: Mapping[str, list[str]]
+    optional: Mapping[str, list[str]]
+    defaulted: Mapping[str, list[str]]
+    one_head_length: list[str]
+    apart_from_trunk: list[str]
+    longrope: list[str]
+    unknown: Mapping[str, list[str]]
+    unknown_below: Mapping[str, Mapping[int, list[str]]]
+    experts: list[str]
+    one_is_none: list[str]
+    without_graph: list[str]
+    parts: Mapping[str, str]
+    rotates_all: list[str]
+    rope_scaling: list[str]
+    max_experts: int
+    tokenizers: list[str]
+    without_tokens: list[str]
+    with_merges: list[str]
+    with_pretokenizer: list[str]
+    named: list[NamedTokens]
+    architecture: Mapping[str, list[str]]
+
+
+@cache
+def table() -> LoaderTable:
+    """Returns the parsed architectures.toml."""
+    return convert(read_table(__file__, "architectures.toml"), LoaderTable, strict=False)

@@ -4,65 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct, convert
-
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.base.imports.tables import read_table
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.naming import MappingReport
 from weighbridge.models.arch.registry import family_of_gguf
-
-
-class NamedTokens(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tokens that models with certain names need."""
-
-    names: list[str]
-    tokens: list[str]
-    unless_pre: list[str]
-    unless_architecture: list[str]
-
-
-class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """architectures.toml documents the fields."""
-
-    required: list[str]
-    required_with: Mapping[str, list[str]]
-    deciding: Mapping[str, list[str]]
-    either: Mapping[str, list[str]]
-    lite: Mapping[str, list[list[int]]]
-    fixed: Mapping[str, Mapping[str, int]]
-    needed: Mapping[str, list[str]]
-    optional: Mapping[str, list[str]]
-    defaulted: Mapping[str, list[str]]
-    one_head_length: list[str]
-    apart_from_trunk: list[str]
-    longrope: list[str]
-    unknown: Mapping[str, list[str]]
-    unknown_below: Mapping[str, Mapping[int, list[str]]]
-    experts: list[str]
-    one_is_none: list[str]
-    without_graph: list[str]
-    parts: Mapping[str, str]
-    rotates_all: list[str]
-    rope_scaling: list[str]
-    max_experts: int
-    tokenizers: list[str]
-    without_tokens: list[str]
-    with_merges: list[str]
-    with_pretokenizer: list[str]
-    named: list[NamedTokens]
-    architecture: Mapping[str, list[str]]
-
-
-@cache
-def table() -> LoaderTable:
-    """Returns the parsed architectures.toml."""
-    return convert(read_table(__file__, "architectures.toml"), LoaderTable, strict=False)
-
+from weighbridge.models.llamacpp import table
 
 _VARIED: Final = "varies by layer"  # in the error for a list in place of a family's one number
 _LAYERS: Final = 512  # longer lists aren't lists by layer
@@ -154,6 +104,7 @@ class Candidate:
         heads = self.get("attention.head_count")
         length = self.whole("attention.key_length") or self.head
         defaults = {"rope.dimension_count": length or None, "attention.head_count_kv": heads}
+        defaults |= dict.fromkeys(("attention.key_length", "attention.value_length"), self.head or None)
         return {**{self.key(k): v for k, v in defaults.items() if v is not None}, **self.metadata}
 
     @cached_property

@@ -14,7 +14,8 @@ from weighbridge.containers.base import Finding, Index, Severity, Stage
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff import diffusion
 from weighbridge.models.arch.naming import some
-from weighbridge.models.llamacpp.candidate import Candidate, table
+from weighbridge.models.llamacpp import table
+from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.projectors import PROJECTORS
 from weighbridge.models.loader_rules import LoaderRule, LoadRefusal, check
 from weighbridge.models.tokenizer import pretokenizer
@@ -136,7 +137,8 @@ def _heads(model: Candidate) -> Iterator[LoadRefusal]:
     key = model.get("attention.key_length")
     value = model.whole("attention.value_length") or model.head
     separate = model.architecture in table().one_head_length or shared
-    if model.fit and not (separate or model.fit.values_apart) and isinstance(key, int) and value and value != key:
+    known = value or model.get("attention.head_count") is not None  # 0 if the first layer has no heads
+    if model.fit and not (separate or model.fit.values_apart) and isinstance(key, int) and known and value != key:
         yield LoadRefusal(f"a key has {key} elements and a value {value} ({model.key('attention.value_length')})")
 
 

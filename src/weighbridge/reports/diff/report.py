@@ -31,6 +31,7 @@ from weighbridge.models.llamacpp.towers import alike
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.models.tensor_roles import canonical_role, unknown_role
+from weighbridge.models.tied_copies import without_copies
 from weighbridge.reports import sidecars
 from weighbridge.reports.diff.errors import layer_errors
 from weighbridge.reports.diff.model import KINDS, DiffReport, TensorChange, decibels
@@ -47,7 +48,6 @@ _SETTINGS: Final = ("generation_config.json", "tokenizer_config.json")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model")
 _FILE_KEYS: Final = ("split.", "general.alignment")  # prefixes of keys that describe the file, not the model
 _SLAB: Final = 1 << 20  # elements compared at a time
-_COMPARED: Final = 2 << 20  # bytes of either side compared at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,9 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
 
 def _canonical_views(a: OpenModel, b: OpenModel) -> tuple[View, View, tuple[str, ...]]:
     """Returns both models under canonical names. If one is a folder and the other a GGUF, the folder's weights are
-    changed as in a GGUF: multipliers folded in, rows normalized, products computed."""
+    changed as in a GGUF: multipliers folded in, rows normalized, products computed. A GGUF's copies are left out."""
+    if (a.format == "gguf") != (b.format == "gguf"):
+        a, b = (without_copies(m)[0] if m.format == "gguf" else m for m in (a, b))
     if (a.format == "gguf") == (b.format == "gguf") or not (a.family.folded or a.resolved.normalized):
         return a.resolved.canonical, b.resolved.canonical, ()
     left, right = (m.resolved.canonical if m.format == "gguf" else m.resolved.as_in_gguf for m in (a, b))
@@ -189,7 +191,9 @@ def _compare_pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: floa
     left, right = _describe(a), _describe(b)
     if a.spec.shape != b.spec.shape:
         return TensorChange(name, "shape", left, right, retyped=left.partition("[")[0] != right.partition("[")[0])
-    if _same_bytes(a, b):
+    from weighbridge.tensors.filling import same_bytes
+
+    if same_bytes(a, b):
         return TensorChange(name, "equal", left, right)
     sums = _Sums()
     for values in _slabs(a, b):
@@ -201,29 +205,6 @@ def _compare_pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: floa
         name, kind, left, right, sums.largest, sums.nmse, sums.cosine, sums.broken, decibels(sums.nmse), sums.a,
         retyped=left != right,
     )  # fmt: skip
-
-
-def _same_bytes(a: LogicalTensor, b: LogicalTensor) -> bool:
-    """Returns whether two tensors have the same type and bytes, NaN payloads included; packed tensors are compared
-    member by member."""
-    from weighbridge.tensors.nodes import QuantizedTensor
-
-    if isinstance(a, QuantizedTensor) and isinstance(b, QuantizedTensor):
-        return a.packing == b.packing and all(_same_bytes(a.members[m], b.members[m]) for m in a.members)
-    if isinstance(a, QuantizedTensor) or isinstance(b, QuantizedTensor) or a.spec != b.spec:
-        return False
-    step = max(1, _COMPARED // max(a.spec.row_bytes, 1))
-    return all(_same_rows(a, b, lo, min(lo + step, a.spec.rows)) for lo in range(0, a.spec.rows, step))
-
-
-def _same_rows(a: Node, b: Node, lo: int, hi: int) -> bool:
-    import numpy as np
-
-    from weighbridge.tensors.nodes.base import RowRange, borrow
-
-    with borrow(RowRange(a, lo, hi), RowRange(b, lo, hi)) as pair:
-        left, right = (data.view(np.uint64) if data.nbytes % 8 == 0 else data for data in pair)
-        return bool((left == right).all())
 
 
 def _slabs(a: LogicalTensor, b: LogicalTensor) -> Iterator[tuple[Any, ...]]:

@@ -137,7 +137,14 @@ def _target(model: OpenModel, draft: PlanBuilder, kind: str) -> LoaderSettings |
                 return None
             return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
 
-        return settings.of_gguf(Metadata(kvs(draft.metadata)), model.family, draft.tensors, vector)
+        from weighbridge.conversion.plan.fingerprint import alike  # late: few models have copies
+
+        rows, tensors = model.family.rows, dict(draft.tensors)
+        for role, tied in model.family.copied.items():  # copies are left out of a folder
+            name, original = rows[role].names["gguf"], rows[tied].names["gguf"]
+            if name in tensors and (role, ()) not in model.roles and alike(tensors[name], tensors[original]):
+                del tensors[name]
+        return settings.of_gguf(Metadata(kvs(draft.metadata)), model.family, tensors, vector)
     if (text := draft.texts.get("config.json")) is None:
         return None
     config: dict[str, Any] = json.loads(text)

@@ -28,7 +28,7 @@ from weighbridge.models.arch.tables.expression import (
 )
 from weighbridge.models.arch.tables.layers import slice_bounds
 from weighbridge.models.arch.tables.schema import FamilyTable, MetaEntry
-from weighbridge.models.arch.tables.spec import INTEGERS, PREFIXES, Dialect, Role, placeholders
+from weighbridge.models.arch.tables.spec import INTEGERS, PREFIXES, Dialect, Role, numbering, placeholders
 from weighbridge.models.arch.tables.validate import nearest_word
 
 # The similarity from which on an unknown key is a typo: one letter in a dozen. Valid keys may be unknown to the other
@@ -62,7 +62,9 @@ def check(table: FamilyTable, roles: Mapping[str, Role], dialects: Iterable[Dial
             if any(r.shape[1:] != joined[0].shape[1:] or r.group != joined[0].group for r in joined):
                 raise UsageError(f"{template.name}: joined roles differ in shape or group")
             _check_known(template.name, "size", filter(None, [template.interleave]), table.size)
-            _check_known(template.name, "index", template.indices, table.index)
+            _check_known(
+                template.name, "index", [i for pair in numbering(template.name) for i in pair if i], table.index
+            )
             _check_known(template.name, "size", (s for call in template.layouts for s in call.sizes), table.size)
             if any(call.row.from_config for call in template.layouts):
                 raise UsageError(f"{template.name}: `times` isn't allowed on a fused tensor; put it on the roles")
@@ -96,7 +98,7 @@ def _check_known(place: str, kind: str, names: Iterable[str], known: Collection[
 
 def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role]) -> None:
     place, layers = f"role.{role.name}", table.layers
-    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.filled, role.unstacked, role.as_metadata)
+    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.unstacked, role.as_metadata)
     for column in by_dialect:
         _check_known(place, "dialect", column, table.dialect)
     for dim in (*role.shape, *(dim for shape in role.shapes.values() for dim in shape)):

@@ -34,7 +34,6 @@ _COLUMNS: Final = (
     "layout",
     "shapes",
     "zeros",
-    "filled",
     "unstacked",
     "as_metadata",
 )  # columns of a role that are keyed by dialect

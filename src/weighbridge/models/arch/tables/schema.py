@@ -171,7 +171,6 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     stacked: Annotated[Words, _doc("indices that no dialect's name has")] = []
     unstacked: Annotated[Words, _doc("dialects whose tensor has no separate axis for the indices")] = []
     zeros: Annotated[Words, _doc("dialects that hold zeros if it is absent")] = []
-    filled: Annotated[Words, _doc("dialects that hold the role in `tied` if it is absent, with its layout")] = []
     copies: Annotated[str | None, _doc("role of the same layer that it repeats; nothing computes with it")] = None
     token: Annotated[
         str | None, _doc("text of a token: a projector's copy of its row in the language model's embedding")

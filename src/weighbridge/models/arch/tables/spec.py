@@ -25,7 +25,7 @@ from weighbridge.models.arch.tables.schema import (
 from weighbridge.models.arch.tables.validate import nearest_word
 from weighbridge.tensors.layout_table import LAYOUTS, LayoutRow
 
-_PLACEHOLDER = re.compile(r"{(\w+)}")
+_PLACEHOLDER = re.compile(r"{(\w+)(?:\+(\w+))?}")
 INTEGERS: Final = "integers"  # class of roles that are constants in I64, not weights
 LAYER: Final = "layer"  # argument of a layout: the number of the layer
 PREFIX = "m"  # placeholder for a name prefix, not an index
@@ -84,7 +84,6 @@ class Role:
     unstacked: tuple[str, ...] = ()
     stacked: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
-    filled: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     as_metadata: tuple[str, ...] = ()
     copies: str | None = None
@@ -194,7 +193,14 @@ class Architecture(ArchitectureEntry, frozen=True, kw_only=True):
 
 
 def placeholders(template: str) -> list[str]:
-    return _PLACEHOLDER.findall(template)
+    """The indices in a name, and its prefixes."""
+    return [name for name, _ in _PLACEHOLDER.findall(template)]
+
+
+def numbering(template: str) -> list[tuple[str, str]]:
+    """The indices in a name, each with the index whose numbers precede its own, or "": in `dec.blk.{j+r}.` the numbers
+    of j follow those of r."""
+    return [(name, before) for name, before in _PLACEHOLDER.findall(template) if name not in PREFIXES]
 
 
 # ---------------------------------------------------------------------- building
@@ -209,7 +215,7 @@ def build_role(name: str, entry: RoleEntry) -> Role:
         raise UsageError(f"role.{name}: {error}") from None
     return Role(
         name, entry.kind, shape, entry.names, layouts, entry.when, entry.layers, entry.group, entry.tied, entry.derived,
-        tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), tuple(entry.filled), shapes,
+        tuple(entry.unstacked), tuple(entry.stacked), tuple(entry.zeros), shapes,
         tuple(entry.as_metadata), entry.copies, entry.gguf_dtype, entry.token, entry.batch_norm, entry.written_with,
         ComputedCall(called[0], tuple(map(ast.unparse, called[1]))) if called else None,
     )  # fmt: skip
