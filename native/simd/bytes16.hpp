@@ -158,6 +158,31 @@ WB_INLINE B32 narrowed(const I32 (&q)[32 / W]) {
 #endif
 }
 
+// The bytes of a and b in turn; runs of two bytes in turn.
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+WB_INLINE B32 in_turn(B16 a, B16 b) {
+  return {__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+          __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+}
+WB_INLINE B32 pairs_in_turn(B16 a, B16 b) {
+  return {__builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23),
+          __builtin_shufflevector(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31)};
+}
+#else
+template <int run>
+WB_INLINE B32 runs_in_turn(B16 a, B16 b) {
+  B16 out[2];
+  for (int i = 0; i < 16; ++i)
+    for (int k = 0; k < 2; ++k) {
+      const int at = i / run * 2 * run + k * run + i % run;
+      out[at / 16].v[at % 16] = (k ? b : a).v[i];
+    }
+  return {out[0], out[1]};
+}
+WB_INLINE B32 in_turn(B16 a, B16 b) { return runs_in_turn<1>(a, b); }
+WB_INLINE B32 pairs_in_turn(B16 a, B16 b) { return runs_in_turn<2>(a, b); }
+#endif
+
 // Signed bytes, at most `top`.
 WB_INLINE B16 at_most(B16 x, int top) {
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)

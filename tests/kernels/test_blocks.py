@@ -17,7 +17,7 @@ from tests.kernels.data import (
     slow_to_settle,
 )
 
-from weighbridge.base.dtypes import BY_NAME, Q4_0, Q8_0, TABLE, DType, Kind
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q4_0, Q8_0, TABLE, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
 from weighbridge.tensors.reference import registry as codecs
@@ -70,6 +70,35 @@ def test_encoding_equals_llama_cpp(name: str, kind: str, path: str) -> None:
     if name.endswith("_K"):  # here ggml lets the payload of a NaN into the codes, by a compiler's choice of operands
         x[np.isnan(x)] = np.nan
     np.testing.assert_array_equal(encode(BY_NAME[name], x)[0], ggml.quantize(BY_NAME[name], x))
+
+
+@pytest.mark.parametrize("kind", ["normal", "tiny", "halves"])
+@pytest.mark.parametrize("source", [F32, BF16, F16], ids=str)
+@pytest.mark.parametrize("name", ENCODED)
+def test_encoding_in_tiles_is_encoding(name: str, source: DType, kind: str, path: str) -> None:
+    """Two tiles of 4,096 elements and a part of one. A value or scale that isn't finite stops it in each."""
+    dtype, plain = BY_NAME[name], numbers(kind, 256 * 37)
+    out = np.zeros(plain.size // dtype.block * dtype.size, np.uint8)
+
+    def in_tiles(x: np.ndarray) -> kernels.CastCounts | None:
+        stored = np.zeros(x.size * source.size, np.uint8)
+        kernels.cast(F32, source, x.view(np.uint8), stored)
+        counts = kernels.encode_finite(source, dtype, stored, out)
+        values = kernels.widened(source, stored)
+        want, lost = encode(dtype, values)
+        scales = kernels.stats(dtype, want)
+        refused = bool(kernels.nonfinite(values) or scales.nan or scales.inf)
+        assert counts == (None if refused else lost)
+        if not refused:
+            np.testing.assert_array_equal(out, want)
+        return counts
+
+    assert in_tiles(plain) is not None
+    for place in (0, 4095, 4096, plain.size - 1):
+        for value in (np.nan, np.inf, -np.inf, 1e30):
+            x = plain.copy()
+            x[place] = value
+            assert in_tiles(x) is None or value == 1e30
 
 
 @pytest.mark.oracle
