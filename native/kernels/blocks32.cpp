@@ -224,7 +224,7 @@ WB_INLINE I32 floor_log2(F32 x) {
   const I32 bits = as_i32(select(denormal, x * splat(16777216.0f), x));
   const I32 e = (bits >> 23) - splat(i32(127)) - (denormal & splat(i32(24)));
   const I32 below = splat(i32(0x800000)) - (bits & splat(i32(0x7FFFFF)));  // how many floats to the power of two
-  if (!lane_bits(below < splat(i32(89)))) return e;
+  if (!lane_bits(below < splat(i32(89)))) return e;  // all but one f32 in 95,000
   const I32 size = select(e < splat(i32(0)), splat(i32(-1)) - e, e);
   I32 few = splat(i32(0));
   for (int k = 1; k < 8; ++k) few = select(size > splat(i32((1 << k) - 1)), splat(i32(88 >> (7 - k))), few);

@@ -95,7 +95,9 @@ WRONG_CALLS = {
     "long out": lambda: native.decode("F32", FOUR, np.zeros(8, np.uint8)),
     "overlap": lambda: native.decode("F32", FOUR, FOUR),
     "no encoder": lambda: native.encode("Q8_K", np.zeros(256, np.float32), np.zeros(292, np.uint8)),
-    "no encoder of floats": lambda: native.encode_finite("F32", "Q8_K", np.zeros(256, np.float32), np.zeros(292, np.uint8)),
+    "no encoder of floats": lambda: native.encode_finite(
+        "F32", "Q8_K", np.zeros(256, np.float32), np.zeros(292, np.uint8)
+    ),
     "from a block": lambda: native.encode_finite("Q8_0", "Q8_0", bytes(34), np.zeros(34, np.uint8)),
     "from f64": lambda: native.encode_finite("F64", "Q8_0", np.zeros(32), np.zeros(34, np.uint8)),
     "half a block of floats": lambda: native.encode_finite("BF16", "Q8_0", bytes(32), np.zeros(34, np.uint8)),
