@@ -25,8 +25,8 @@ from weighbridge.io.source import FileSource
 CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
 _WORTH_BEGINNING = 8 << 20  # bytes: fewer aren't worth a system call
 # One write. The system takes pages as large as the write; once the page cache fills the memory, it has to make them:
-# 1.4 s of the processor for 1.4 GB in writes of 1 MiB, 0.7 s in these. And threads wait less for the file's lock: two of
-# them write and flush 1 GiB in 0.34 s, not in 0.43 s.
+# 1.4 s of the processor for 1.4 GB in writes of 1 MiB, 0.7 s in these. And threads wait less for the file's lock: two
+# of them write and flush 1 GiB in 0.34 s, not in 0.43 s.
 _WRITE_CHUNK = MIB // 8
 _COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to be cheap, short enough for progress
 
