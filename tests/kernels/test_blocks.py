@@ -101,6 +101,19 @@ def test_encoding_in_tiles_is_encoding(name: str, source: DType, kind: str, path
             assert in_tiles(x) is None or value == 1e30
 
 
+def test_scales_at_the_borders_of_f16(path: str) -> None:
+    """The scale of a block of Q8_0 is a 127th of its largest: half the smallest f16 and what follows it, that f16, the
+    last f32 that rounds to the largest, and the first that doesn't. Sixteen of each, which are handled together."""
+    borders = np.array([0x33000000, 0x33000001, 0x33800000, 0x477FEFFF, 0x477FF000], np.uint32).view(np.float32)
+    x = np.zeros((borders.size, 16, 32), np.float32)
+    x[:, :, 7] = (borders * np.float32(127))[:, None]
+    assert (x[:, 0, 7] / np.float32(127) == borders).all()
+    blocks, lost = encode(Q8_0, x.reshape(-1))
+    scales = blocks.reshape(-1, 34)[:, :2].copy().view("<f2").reshape(-1, 16)
+    np.testing.assert_array_equal(scales, np.repeat([[0], [2**-24], [2**-24], [65504], [np.inf]], 16, axis=1))
+    assert lost == (16, 16)
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", DECODED)
 def test_decoding_equals_llama_cpp(name: str, path: str) -> None:
@@ -184,12 +197,13 @@ def test_levels_equal_the_reference(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_tails_and_alignment(name: str, path: str) -> None:
-    """0..40 blocks at odd addresses: the padded last vector writes nothing beyond its blocks."""
+    """Up to 130 blocks at odd addresses: the padded last vectors write nothing beyond their blocks. Up to 64 are coded
+    together."""
     dtype = BY_NAME[name]
-    x = numbers("normal", dtype.block * 40)
+    x = numbers("normal", dtype.block * 130)
     data = encode(dtype, x)[0]
     values = decode(dtype, data)
-    for n in range(41):
+    for n in (*range(41), 63, 64, 65, 127, 128, 129, 130):
         src = np.empty(4 * dtype.block * n + 1, np.uint8)
         src[1:] = x[: dtype.block * n].view(np.uint8)
         out = np.full(dtype.size * n + 2, 0x5A, np.uint8)
