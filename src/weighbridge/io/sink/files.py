@@ -87,10 +87,9 @@ class OutFile:
             return False
         done = 0
         while done < size:
+            step = min(size - done, _COPY_CHUNK)
             try:
-                got = os.copy_file_range(
-                    source.fileno(), self._fd, min(size - done, _COPY_CHUNK), start + done, offset + done
-                )
+                got = os.copy_file_range(source.fileno(), self._fd, step, start + done, offset + done)
             except OSError as error:
                 if error.errno in CANNOT:
                     return False
