@@ -105,6 +105,34 @@ Counts encode(const char* dtype, Bytes src, MutableBytes out) {
   return counts;
 }
 
+// In tiles that the first-level cache holds. Else the f32 of a slab leave the cache between its steps: widening, the
+// search for what isn't finite, the encoder. Q4_0 of bf16 takes 0.14 ns a weight instead of 0.20 with AVX-512, 0.21 instead of 0.24
+// with AVX2 (Zen 5), and a slab needs four bytes a weight less, so that slabs are larger and fewer.
+std::optional<Counts> encode_finite(const char* source, const char* dtype, Bytes src, MutableBytes out) {
+  constexpr size_t TILE = 4096;  // elements, 16 KiB of f32
+  const Table& table = kernels();
+  const Format &from = float_format(table, source), &to = format(table, dtype);
+  need(to.encode && from.size <= 4, "this number type can't be written from that one");
+  const size_t unit = size_t(to.block) * from.size, atoms = whole("src", src, unit), step = TILE / to.block;
+  need_size("out", out, atoms * to.size);
+  need_apart(out, src);
+  Counts counts;
+  alignas(64) u8 tile[TILE * 4];
+  for (size_t at = 0; at < atoms; at += step) {
+    const size_t n = atoms - at < step ? atoms - at : step;
+    u8* const blocks = out.data + at * to.size;
+    from.decode(src.data + at * unit, tile, n * to.block);
+    if (table.nonfinite(tile, n * to.block)) return {};
+    to.encode(tile, blocks, n, counts);
+    if (counts.refused != Counts::NONE) return {};
+    if (!to.scales.count) continue;
+    Stats scales;
+    table.scale_stats(to, blocks, n, scales);
+    if (scales.nan || scales.inf) return {};
+  }
+  return counts;
+}
+
 Counts encode_weighted(const char* dtype, Bytes src, Bytes weights, MutableBytes out) {
   const Format& type = format(kernels(), dtype);
   need(type.encode_weighted, "this number type isn't written with weights");

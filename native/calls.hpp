@@ -4,6 +4,7 @@
 
 #include "kernels.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ std::vector<std::string> regroups(const std::string& operation);
 
 void decode(const char* dtype, Bytes src, MutableBytes out);
 Counts encode(const char* dtype, Bytes src, MutableBytes out);
+// Floats of a plain type; nothing where one isn't finite, a scale isn't, or a block is refused: `out` means nothing then.
+std::optional<Counts> encode_finite(const char* source, const char* dtype, Bytes src, MutableBytes out);
 Counts encode_weighted(const char* dtype, Bytes src, Bytes weights, MutableBytes out);
 Counts cast(const char* source, const char* target, Bytes src, MutableBytes out);
 Stats stats(const char* dtype, Bytes src);

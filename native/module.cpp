@@ -10,6 +10,7 @@
 #include "strings.hpp"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -227,6 +228,8 @@ NB_MODULE(_native, m) {
   m.def("decode", calls::decode, "dtype"_a, "src"_a, "out"_a, Unlocked(), "Stored bytes to f32.");
   m.def("encode", calls::encode, "dtype"_a, "src"_a, "out"_a, Unlocked(),
         "f32 to stored bytes; (overflow, underflow), and the first refused block if there is one.");
+  m.def("encode_finite", calls::encode_finite, "source"_a, "dtype"_a, "src"_a, "out"_a, Unlocked(),
+        "Floats to stored bytes; as encode, or None where a value or a scale isn't finite, or a block is refused.");
   m.def("encode_weighted", calls::encode_weighted, "dtype"_a, "src"_a, "weights"_a, "out"_a, Unlocked(),
         "Rows of f32 to stored bytes, with a weight for each column; as encode.");
   m.def("cast", calls::cast, "source"_a, "target"_a, "src"_a, "out"_a, Unlocked(),

@@ -105,7 +105,7 @@ void mxfp4_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 
 // ---------------------------------------------------------------- encode
 
-WB_INLINE const u8* row_of(const u8* src, int i) { return src + size_t(i) * N * 4; }
+WB_INLINE const u8* row_of(const u8* src, size_t i) { return src + i * N * 4; }
 
 // MAX(amax, |x|) over a block: a NaN is taken, and dropped at the next element.
 float running_max_of(const u8* row) {
@@ -119,107 +119,102 @@ float running_max_of(const u8* row) {
 
 // Bits of floats without a sign are in the order of the floats, with NaN above all: where there is one, one goes by one.
 WB_INLINE F32 running_max(const u8* src) {
-  const I32 most = reduce_elements<N>(src, splat(i32(0)), LARGER, F32_ABS);
-  F32 amax = as_f32(most);
-  each_lane(most > splat(i32(F32_INF)), [&](int i) { amax[i] = running_max_of(row_of(src, i)); });
+  auto most = largest(splat(i32(0)));
+  reduce_elements<N>(src, F32_ABS, most);
+  const I32 found = most.result();
+  F32 amax = as_f32(found);
+  each_lane(found > splat(i32(F32_INF)), [&](int i) { amax[i] = running_max_of(row_of(src, size_t(i))); });
   return amax;
 }
 
 void encode_q8_0(const u8* src, Q8_0* dst, Counts& counts) {
-  const F32 d = running_max(src) / splat(127.0f);
-  const Spread id(inverse(d));
-  store_scales<&Q8_0::d>(d, dst, counts);
-  code_rows<N>(src, [&](F32 x, int i) { return round_away(x * id[i]); },
-               [&](B32 q, int i) {  // one by one: as a whole, GCC puts it together in memory, and waits
+  Spread id;
+  for (size_t r = 0; r < ROUNDS; ++r) {
+    const F32 d = running_max(row_of(src, r * W)) / splat(127.0f);
+    id.put(r, inverse(d));
+    store_scales<&Q8_0::d>(d, dst + r * W, counts);
+  }
+  code_rows<N>(src, [&](F32 x, size_t i) { return round_away(x * id[i]); },
+               [&](const auto& codes, size_t i) {  // one by one: as a whole, GCC puts it together in memory, and waits
                  u8* qs = reinterpret_cast<u8*>(dst[i].qs);
+                 const B32 q = narrowed(codes);
                  store(qs, 0, q.first), store(qs, 1, q.second);
                });
 }
 
-// The element of largest magnitude, with its sign; of equals the first. NaN never is.
-float extreme_of(const u8* row) {
-  float amax = 0, extreme = 0;
-  for (size_t j = 0; j < N; ++j) {
-    const float x = load<float>(row, j), a = bit_cast<float>(bit_cast<u32>(x) & F32_ABS);
-    extreme = amax < a ? x : extreme;
-    amax = amax < a ? a : amax;
-  }
-  return extreme;
-}
-
-// From both ends; blocks whose ends are equally far are looked through, those of zeros too.
-WB_INLINE F32 extremes(const u8* src) {
-  const F32 zero = splat(0.0f);
-  const F32 high = reduce_elements<N>(src, zero, LARGER);
-  const F32 low = reduce_elements<N>(src, zero, SMALLER);
-  F32 extreme = select(high > negative(low), high, low);
-  each_lane(high == negative(low), [&](int i) { extreme[i] = extreme_of(row_of(src, i)); });
-  return extreme;
-}
-
-// The first zero of a block, of whichever sign, if it has one.
-float first_zero_of(const u8* row) {
-  for (size_t j = 0; j < N; ++j)
-    if (load<float>(row, j) == 0) return load<float>(row, j);
+// The first element of a block that has this magnitude. There is one.
+WB_INLINE float first_of(const u8* row, float magnitude) {
+  for (size_t k = 0; k < N / size_t(W); ++k)
+    if (const u32 found = lane_bits(absolute(load<F32>(row, k)) == splat(magnitude)))
+      return load<float>(row, k * size_t(W) + size_t(lowest_bit(found)));
   return 0;
 }
 
+// The element of largest magnitude, with its sign, from both ends; of equals the first, and of zeros 0. NaN never is.
+WB_INLINE F32 extremes(const u8* src) {
+  auto most = largest(splat(0.0f));
+  auto least = smallest(splat(0.0f));
+  reduce_elements<N>(src, ~u32(0), most, least);
+  const F32 high = most.result(), low = least.result();
+  F32 extreme = select(high > negative(low), high, low);
+  each_lane(high == negative(low), [&](int i) { extreme[i] = high[i] == 0 ? 0 : first_of(row_of(src, size_t(i)), high[i]); });
+  return extreme;
+}
+
 // Smallest and largest, starting from the ends of f32: NaN and a block of Inf leave them there. Of a smallest zero the sign
-// is stored; of a largest it counts only if all are zero.
+// is stored, that of the first zero; of a largest it counts only if all are zero.
 WB_INLINE void ranges(const u8* src, F32& low, F32& high) {
-  low = reduce_elements<N>(src, splat(3.40282347e+38f), SMALLER);
-  high = reduce_elements<N>(src, splat(-3.40282347e+38f), LARGER);
+  auto least = smallest(splat(3.40282347e+38f));
+  auto most = largest(splat(-3.40282347e+38f));
+  reduce_elements<N>(src, ~u32(0), most, least);
+  low = least.result(), high = most.result();
   each_lane(low == splat(0.0f), [&](int i) {
-    low[i] = first_zero_of(row_of(src, i));
+    low[i] = first_of(row_of(src, size_t(i)), 0);
     if (high[i] == 0) high[i] = low[i];
   });
 }
 
-// Codes are C's (int8_t)(v + shift) on x86-64, at most `top`: the low byte of the truncated int32. Without a limit
-// (Q5_1), five of its bits are stored.
+// Codes are C's (int8_t)(v + shift) on x86-64, at most `top`: the low byte of the truncated int32. That is 0 for NaN and what is
+// far too large; all else is 0 to top + 1, since the scale is made of the block's own ends. Only Q4_0 and Q5_0 have codes of top + 1.
+template <class B>
+WB_INLINE void encode_centred(const u8* src, B* dst, Counts& counts, float codes, auto put) {
+  Spread id;
+  for (size_t r = 0; r < ROUNDS; ++r) {
+    const F32 d = extremes(row_of(src, r * W)) / splat(-codes);
+    id.put(r, inverse(d));
+    store_scales<&B::d>(d, dst + r * W, counts);
+  }
+  code_rows<N>(src, [&](F32 x, size_t i) { return truncate(x * id[i] + splat(codes + 0.5f)); }, put);
+}
+
+template <class B>
+WB_INLINE void encode_from_least(const u8* src, B* dst, Counts& counts, float top, auto put) {
+  Spread id, low;
+  for (size_t r = 0; r < ROUNDS; ++r) {
+    F32 least, most;
+    ranges(row_of(src, r * W), least, most);
+    const F32 d = (most - least) / splat(top);
+    id.put(r, inverse(d)), low.put(r, least);
+    store_scales<&B::d>(d, dst + r * W, counts);
+    store_scales<&B::m>(least, dst + r * W, counts);
+  }
+  code_rows<N>(src, [&](F32 x, size_t i) { return truncate((x - low[i]) * id[i] + splat(0.5f)); }, put);
+}
+
 void encode_q4_0(const u8* src, Q4_0* dst, Counts& counts) {
-  const F32 d = extremes(src) / splat(-8.0f);
-  const Spread id(inverse(d));
-  store_scales<&Q4_0::d>(d, dst, counts);
-  code_rows<N>(src, [&](F32 x, int i) { return truncate(x * id[i] + splat(8.5f)); },
-               [&](B32 q, int i) { put_nibbles(at_most(q, 15), dst[i].qs); });
+  encode_centred(src, dst, counts, 8, [=](const auto& q, size_t i) { put_nibbles(q, 15, dst[i].qs); });
 }
 
 void encode_q4_1(const u8* src, Q4_1* dst, Counts& counts) {
-  F32 low, high;
-  ranges(src, low, high);
-  const F32 d = (high - low) / splat(15.0f);
-  const Spread id(inverse(d)), least(low);
-  store_scales<&Q4_1::d>(d, dst, counts);
-  store_scales<&Q4_1::m>(low, dst, counts);
-  code_rows<N>(src, [&](F32 x, int i) { return truncate((x - least[i]) * id[i] + splat(0.5f)); },
-               [&](B32 q, int i) { put_nibbles(at_most(q, 15), dst[i].qs); });
-}
-
-// The fifth bits to qh, the others as nibbles to qs.
-template <class B>
-WB_INLINE void put_5bit(B32 q, B& b) {
-  store(b.qh.bytes, 0, fifth_bits(q.first) | fifth_bits(q.second) << 16);
-  put_nibbles(q, b.qs);
+  encode_from_least(src, dst, counts, 15, [=](const auto& q, size_t i) { put_nibbles(q, 15, dst[i].qs); });
 }
 
 void encode_q5_0(const u8* src, Q5_0* dst, Counts& counts) {
-  const F32 d = extremes(src) / splat(-16.0f);
-  const Spread id(inverse(d));
-  store_scales<&Q5_0::d>(d, dst, counts);
-  code_rows<N>(src, [&](F32 x, int i) { return truncate(x * id[i] + splat(16.5f)); },
-               [&](B32 q, int i) { put_5bit(at_most(q, 31), dst[i]); });
+  encode_centred(src, dst, counts, 16, [=](const auto& q, size_t i) { put_5bit(q, 31, dst[i].qh.bytes, dst[i].qs); });
 }
 
 void encode_q5_1(const u8* src, Q5_1* dst, Counts& counts) {
-  F32 low, high;
-  ranges(src, low, high);
-  const F32 d = (high - low) / splat(31.0f);
-  const Spread id(inverse(d)), least(low);
-  store_scales<&Q5_1::d>(d, dst, counts);
-  store_scales<&Q5_1::m>(low, dst, counts);
-  code_rows<N>(src, [&](F32 x, int i) { return truncate((x - least[i]) * id[i] + splat(0.5f)); },
-               [&](B32 q, int i) { put_5bit(q, dst[i]); });
+  encode_from_least(src, dst, counts, 31, [=](const auto& q, size_t i) { put_5bit(q, 31, dst[i].qh.bytes, dst[i].qs); });
 }
 
 // floorf(log2f(x)) of a finite x > 0. log2f is rounded, so the last few floats below a power of two have its logarithm:
@@ -228,45 +223,48 @@ WB_INLINE I32 floor_log2(F32 x) {
   const I32 denormal = x < splat(1.17549435e-38f);
   const I32 bits = as_i32(select(denormal, x * splat(16777216.0f), x));
   const I32 e = (bits >> 23) - splat(i32(127)) - (denormal & splat(i32(24)));
+  const I32 below = splat(i32(0x800000)) - (bits & splat(i32(0x7FFFFF)));  // how many floats to the power of two
+  if (!lane_bits(below < splat(i32(89)))) return e;  // all but one f32 in 95,000
   const I32 size = select(e < splat(i32(0)), splat(i32(-1)) - e, e);
   I32 few = splat(i32(0));
   for (int k = 1; k < 8; ++k) few = select(size > splat(i32((1 << k) - 1)), splat(i32(88 >> (7 - k))), few);
-  const I32 below = splat(i32(0x800000)) - (bits & splat(i32(0x7FFFFF)));  // how many floats to the power of two
   return e + (select(below > few, splat(i32(0)), splat(i32(1))));
 }
 
 // (uint8_t)(floorf(log2f(amax)) - 2 + 127), as C on x86-64 has it: tiny blocks wrap round to
 // scales far too large, and Inf gives 0.
 void encode_mxfp4(const u8* src, MXFP4* dst, Counts& counts) {
-  const F32 amax = reduce_elements<N>(src, splat(0.0f), LARGER, F32_ABS);
-  const I32 known = (amax > splat(0.0f)) & (amax < splat(__builtin_huge_valf()));
-  const I32 wide = select(known, floor_log2(amax) + splat(i32(125)), splat(i32(0)));
-  const I32 e = wide & splat(i32(255));
-  const I32 tiny = select(e == splat(i32(1)), splat(i32(0x00400000)), splat(i32(0x00200000)));
-  const F32 d = as_f32(select(e < splat(i32(2)), tiny, (e - splat(i32(1))) << 23));
-  i32 stored[W];
-  memcpy(stored, &e, sizeof stored);
-  for (int i = 0; i < W; ++i) dst[i].e = u8(stored[i]);
-  each_lane(wide < splat(i32(0)), [&](int) { ++counts.underflow; });
-  fp4_rows<N>(src, amax, d, [&](B32 q, int i) { put_nibbles(q, dst[i].qs); });
+  fp4_rows<N>(src,
+              [&](F32 amax, size_t first) {
+                const I32 known = (amax > splat(0.0f)) & (amax < splat(__builtin_huge_valf()));
+                const I32 wide = select(known, floor_log2(amax) + splat(i32(125)), splat(i32(0)));
+                const I32 e = wide & splat(i32(255));
+                i32 stored[W];
+                memcpy(stored, &e, sizeof stored);
+                for (size_t i = 0; i < size_t(W); ++i) dst[first + i].e = u8(stored[i]);
+                each_lane(wide < splat(i32(0)), [&](int) { ++counts.underflow; });
+                const I32 tiny = select(e == splat(i32(1)), splat(i32(0x00400000)), splat(i32(0x00200000)));
+                return as_f32(select(e < splat(i32(2)), tiny, (e - splat(i32(1))) << 23));
+              },
+              [&](B32 q, size_t i) { put_nibbles(q, dst[i].qs); });
 }
 
 }  // namespace
 
 constinit static const Format formats[] = {
-    {WB_BLOCK(Q8_0), .decode = decode_q8_0, .encode = encode_blocks<Q8_0, encode_q8_0>,
+    {WB_BLOCK(Q8_0), .decode = decode_q8_0, .encode = encode_blocks<Q8_0, encode_q8_0, ROWS>,
      .scales = half_scales<Q8_0, &Q8_0::d>},
-    {WB_BLOCK(Q4_0), .decode = decode_q4_0, .encode = encode_blocks<Q4_0, encode_q4_0>,
+    {WB_BLOCK(Q4_0), .decode = decode_q4_0, .encode = encode_blocks<Q4_0, encode_q4_0, ROWS>,
      .encode_weighted = q4_0_encode_weighted, .scales = half_scales<Q4_0, &Q4_0::d>},
-    {WB_BLOCK(Q4_1), .decode = decode_q4_1, .encode = encode_blocks<Q4_1, encode_q4_1>,
+    {WB_BLOCK(Q4_1), .decode = decode_q4_1, .encode = encode_blocks<Q4_1, encode_q4_1, ROWS>,
      .encode_weighted = q4_1_encode_weighted, .scales = half_scales<Q4_1, &Q4_1::d, &Q4_1::m>},
-    {WB_BLOCK(Q5_0), .decode = decode_q5_0, .encode = encode_blocks<Q5_0, encode_q5_0>,
+    {WB_BLOCK(Q5_0), .decode = decode_q5_0, .encode = encode_blocks<Q5_0, encode_q5_0, ROWS>,
      .encode_weighted = q5_0_encode_weighted, .scales = half_scales<Q5_0, &Q5_0::d>},
-    {WB_BLOCK(Q5_1), .decode = decode_q5_1, .encode = encode_blocks<Q5_1, encode_q5_1>,
+    {WB_BLOCK(Q5_1), .decode = decode_q5_1, .encode = encode_blocks<Q5_1, encode_q5_1, ROWS>,
      .encode_weighted = q5_1_encode_weighted, .scales = half_scales<Q5_1, &Q5_1::d, &Q5_1::m>},
     {WB_BLOCK(IQ4_NL), .decode = decode_iq4_nl, .encode = iq4_nl_encode,
      .encode_weighted = iq4_nl_encode_weighted, .scales = half_scales<IQ4_NL, &IQ4_NL::d>},
-    {WB_BLOCK(MXFP4), .decode = decode_mxfp4, .encode = encode_blocks<MXFP4, encode_mxfp4>,
+    {WB_BLOCK(MXFP4), .decode = decode_mxfp4, .encode = encode_blocks<MXFP4, encode_mxfp4, ROWS>,
      .scales = {1, mxfp4_scales}},
 };
 const Rows<Format> blocks32 = {formats, sizeof formats / sizeof *formats};

@@ -17,7 +17,7 @@ from tests.kernels.data import (
     slow_to_settle,
 )
 
-from weighbridge.base.dtypes import BY_NAME, Q4_0, Q8_0, TABLE, DType, Kind
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q4_0, Q8_0, TABLE, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
 from weighbridge.tensors.reference import registry as codecs
@@ -70,6 +70,48 @@ def test_encoding_equals_llama_cpp(name: str, kind: str, path: str) -> None:
     if name.endswith("_K"):  # here ggml lets the payload of a NaN into the codes, by a compiler's choice of operands
         x[np.isnan(x)] = np.nan
     np.testing.assert_array_equal(encode(BY_NAME[name], x)[0], ggml.quantize(BY_NAME[name], x))
+
+
+@pytest.mark.parametrize("kind", ["normal", "tiny", "halves"])
+@pytest.mark.parametrize("source", [F32, BF16, F16], ids=str)
+@pytest.mark.parametrize("name", ENCODED)
+def test_encoding_in_tiles_is_encoding(name: str, source: DType, kind: str, path: str) -> None:
+    """Two tiles of 4,096 elements and a part of one. A value or scale that isn't finite stops it in each."""
+    dtype, plain = BY_NAME[name], numbers(kind, 256 * 37)
+    out = np.zeros(plain.size // dtype.block * dtype.size, np.uint8)
+
+    def in_tiles(x: np.ndarray) -> kernels.CastCounts | None:
+        stored = np.zeros(x.size * source.size, np.uint8)
+        kernels.cast(F32, source, x.view(np.uint8), stored)
+        counts = kernels.encode_finite(source, dtype, stored, out)
+        values = kernels.widened(source, stored)
+        want, lost = encode(dtype, values)
+        scales = kernels.stats(dtype, want)
+        refused = bool(kernels.nonfinite(values) or scales.nan or scales.inf)
+        assert counts == (None if refused else lost)
+        if not refused:
+            np.testing.assert_array_equal(out, want)
+        return counts
+
+    assert in_tiles(plain) is not None
+    for place in (0, 4095, 4096, plain.size - 1):
+        for value in (np.nan, np.inf, -np.inf, 1e30):
+            x = plain.copy()
+            x[place] = value
+            assert in_tiles(x) is None or value == 1e30
+
+
+def test_scales_at_the_borders_of_f16(path: str) -> None:
+    """The scale of a block of Q8_0 is a 127th of its largest: half the smallest f16 and what follows it, that f16, the
+    last f32 that rounds to the largest, and the first that doesn't. Sixteen of each, which are handled together."""
+    borders = np.array([0x33000000, 0x33000001, 0x33800000, 0x477FEFFF, 0x477FF000], np.uint32).view(np.float32)
+    x = np.zeros((borders.size, 16, 32), np.float32)
+    x[:, :, 7] = (borders * np.float32(127))[:, None]
+    assert (x[:, 0, 7] / np.float32(127) == borders).all()
+    blocks, lost = encode(Q8_0, x.reshape(-1))
+    scales = blocks.reshape(-1, 34)[:, :2].copy().view("<f2").reshape(-1, 16)
+    np.testing.assert_array_equal(scales, np.repeat([[0], [2**-24], [2**-24], [65504], [np.inf]], 16, axis=1))
+    assert lost == (16, 16)
 
 
 @pytest.mark.oracle
@@ -155,12 +197,13 @@ def test_levels_equal_the_reference(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_tails_and_alignment(name: str, path: str) -> None:
-    """0..40 blocks at odd addresses: the padded last vector writes nothing beyond its blocks."""
+    """Up to 130 blocks at odd addresses: the padded last vectors write nothing beyond their blocks. Up to 64 are coded
+    together."""
     dtype = BY_NAME[name]
-    x = numbers("normal", dtype.block * 40)
+    x = numbers("normal", dtype.block * 130)
     data = encode(dtype, x)[0]
     values = decode(dtype, data)
-    for n in range(41):
+    for n in (*range(41), 63, 64, 65, 127, 128, 129, 130):
         src = np.empty(4 * dtype.block * n + 1, np.uint8)
         src[1:] = x[: dtype.block * n].view(np.uint8)
         out = np.full(dtype.size * n + 2, 0x5A, np.uint8)

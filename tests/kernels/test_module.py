@@ -95,6 +95,14 @@ WRONG_CALLS = {
     "long out": lambda: native.decode("F32", FOUR, np.zeros(8, np.uint8)),
     "overlap": lambda: native.decode("F32", FOUR, FOUR),
     "no encoder": lambda: native.encode("Q8_K", np.zeros(256, np.float32), np.zeros(292, np.uint8)),
+    "no encoder of floats": lambda: native.encode_finite(
+        "F32", "Q8_K", np.zeros(256, np.float32), np.zeros(292, np.uint8)
+    ),
+    "from a block": lambda: native.encode_finite("Q8_0", "Q8_0", bytes(34), np.zeros(34, np.uint8)),
+    "from f64": lambda: native.encode_finite("F64", "Q8_0", np.zeros(32), np.zeros(34, np.uint8)),
+    "half a block of floats": lambda: native.encode_finite("BF16", "Q8_0", bytes(32), np.zeros(34, np.uint8)),
+    "short blocks": lambda: native.encode_finite("BF16", "Q8_0", bytes(64), np.zeros(33, np.uint8)),
+    "blocks in floats": lambda: native.encode_finite("F32", "Q8_0", ONES, ONES.view(np.uint8)[:34]),
     "no such way": lambda: native.formats("backwards"),
     "weights that mean nothing": lambda: native.encode_weighted("Q8_0", ONES, ONES, np.zeros(34, np.uint8)),
     "no weights": lambda: native.encode_weighted("Q4_0", ONES[:0], ONES[:0], FOUR[:0]),

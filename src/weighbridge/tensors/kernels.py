@@ -114,6 +114,24 @@ def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = No
     return _counts(dtype, lost)
 
 
+def encode_finite(source: DType, dtype: DType, src: Bytes, out: Bytes) -> CastCounts | None:
+    """Encodes floats of `source`, a plain type that F32 holds. None if a value or a scale of the result isn't finite or
+    llama.cpp aborts: `encode` and `stats` tell which."""
+    _need(encodes(dtype), f"{dtype} can't be written by this version")
+    if _is_native("encode", dtype.name):
+        lost = native.encode_finite(source.name, dtype.name, src, out)
+        return None if lost is None else _counts(dtype, lost)
+    values = widened(source, src)
+    if nonfinite(values):
+        return None
+    try:
+        counts = encode(dtype, values, out)
+    except RefusedBlock:
+        return None
+    scales = stats(dtype, out)
+    return None if scales.nan or scales.inf else counts
+
+
 def _counts(dtype: DType, lost: tuple[int, ...]) -> CastCounts:
     """The result of an encoder: (overflow, underflow), and the first refused block, if any."""
     overflow, underflow, *refused = lost

