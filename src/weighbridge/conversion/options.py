@@ -209,7 +209,9 @@ class SafetensorsOptions(CastOptions, ShardOptions, AlignOptions):
 
 
 #: The forms of ComfyUI's quantized files.
-COMFY_FORMATS: Final = ("fp8_scaled", "float8_e4m3fn", "float8_e5m2")
+COMFY_FORMATS: Final = (
+    "fp8_scaled", "float8_e4m3fn", "float8_e5m2", "mxfp8", "nvfp4", "int8_tensorwise", "int8_convrot",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
