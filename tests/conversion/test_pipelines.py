@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden_files import tensor_bytes
 from tests.oracles import pictures, pipelines
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.pipelines import single_file
+from weighbridge.models.diffusion import pipeline as pipeline_parts
 
 torch = pytest.importorskip("torch")
 ALL = {**pipelines.PIPELINES, **pipelines.FOLDERS}
@@ -219,8 +221,89 @@ def test_ggufs_of_a_folder(model: str, how: str, folders: Callable[[str], Path],
         assert all(torch.equal(kept[name], original[name]) for name in original)
         assert f"{part}: not a GGUF, written unchanged" in said
     assert wb.inspect(out).parameters == wb.inspect(folder).parameters
-    with pytest.raises(UnsupportedError, match="as a GGUF"):
-        wb.convert(out, tmp_path / "again.safetensors")
+
+
+GGUFS = ("sd1", "sdxl", "sd3", "flux", "wan", "qwen-image")
+
+
+def gguf_pipeline(model: str, folder: Path, dtype: str) -> Path:
+    """A pipeline in BF16 whose denoisers are GGUFs."""
+    parts = {part: {n: t.bfloat16() for n, t in tensors.items()} for part, tensors in ALL[model]().items()}
+    source = pipelines.write(folder / "bf16", parts)
+    wb.convert(source, f"{folder / 'ggufs'}/", to="gguf", dtype=dtype)
+    return folder / "ggufs"
+
+
+def unlike_parts(model: str, source: Path, out: Path) -> str | None:
+    """The first tensor of a denoiser whose values aren't those of its GGUF under diffusers' names."""
+    names = {part: set(tensors) for part, tensors in ALL[model]().items()}
+    found = load_parts(out)
+    for part in (part for part in names if part.startswith(("unet", "transformer"))):
+        alone = out.parent / f"{part}.safetensors"
+        wb.convert(source / part / f"{part}.gguf", alone, dtype="f32", overwrite=True)
+        expected = pictures.DIFFUSERS[model](load(alone))
+        if set(found[part]) != names[part] or set(expected) != names[part]:
+            return f"names of {part}"
+        for name, tensor in expected.items():
+            if not torch.equal(found[part][name].float(), tensor):
+                return f"{part}.{name}"
+    return None
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "q8_0"])
+@pytest.mark.parametrize("model", GGUFS)
+def test_a_part_in_a_gguf_returns_to_the_folder(model: str, dtype: str, tmp_path: Path) -> None:
+    source = gguf_pipeline(model, tmp_path, dtype)
+    wb.convert(source, f"{tmp_path / 'back'}/", dtype="f32")
+    assert unlike_parts(model, source, tmp_path / "back") is None
+    for part in MODELS[model]:
+        configs = [json.loads((folder / part / "config.json").read_bytes()) for folder in (tmp_path / "back", source)]
+        assert configs[0].keys() >= configs[1].keys()
+    if dtype == "bf16":  # nothing was rounded
+        original = load_parts(tmp_path / "bf16")
+        for part, tensors in load_parts(tmp_path / "back").items():
+            assert all(torch.equal(tensor, original[part][name].float()) for name, tensor in tensors.items())
+    assert wb.inspect(tmp_path / "back").parameters == wb.inspect(tmp_path / "bf16").parameters
+
+
+@pytest.mark.parametrize("model", ["sd1", "sdxl", "flux", "sd3"])
+def test_a_part_in_a_gguf_goes_into_the_single_file(model: str, tmp_path: Path) -> None:
+    source = gguf_pipeline(model, tmp_path, "bf16")
+    wb.convert(source, tmp_path / "one.safetensors", dtype="f32")
+    wb.convert(tmp_path / "bf16", tmp_path / "plain.safetensors", dtype="f32")
+    found, expected = load(tmp_path / "one.safetensors"), load(tmp_path / "plain.safetensors")
+    assert set(found) == set(expected)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    wb.convert(source, f"{tmp_path / 'again'}/", to="gguf", dtype="bf16")
+    part = next(part for part in MODELS[model] if part.startswith(("unet", "transformer")))
+    again, first = (folder / part / f"{part}.gguf" for folder in (tmp_path / "again", source))
+    assert tensor_bytes(first) == tensor_bytes(again)
+
+
+@pytest.mark.mutation
+def test_the_names_of_another_dialect_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = gguf_pipeline("flux", tmp_path, "bf16")
+    monkeypatch.setattr(pipeline_parts, "DIFFUSERS", "original")
+    wb.convert(source, f"{tmp_path / 'back'}/", dtype="f32")
+    assert unlike_parts("flux", source, tmp_path / "back") == "names of transformer"
+
+
+def test_a_gguf_without_a_config_and_one_without_a_table(tmp_path: Path) -> None:
+    source = gguf_pipeline("flux", tmp_path, "bf16")
+    (source / "transformer" / "config.json").unlink()
+    plan = wb.plan_convert(source, f"{tmp_path / 'back'}/")
+    assert any("no config.json" in note for note in plan.notes)
+    pair = {f"transformer.x_embedder.lora_{half}.weight": torch.zeros(*shape)
+            for half, shape in (("A", (4, 64)), ("B", (64, 4)))}  # fmt: skip
+    lora = pictures.save(tmp_path / "lora.safetensors", pair)
+    with pytest.raises(UnsupportedError, match="a LoRA isn't merged into"):
+        wb.convert(source, tmp_path / "merged.safetensors", lora=[lora])
+    names = ("double_layers.0.attn.w1q.weight", "double_layers.0.attn.w2q.weight", "cond_seq_linear.weight")
+    aura = pictures.values(dict.fromkeys(names, (64, 64)))
+    gguf = source / "transformer" / "transformer.gguf"
+    wb.convert(pictures.save(tmp_path / "aura.safetensors", aura), gguf, overwrite=True)
+    with pytest.raises(UnsupportedError, match="no table of the names"):
+        wb.convert(source, f"{tmp_path / 'back'}/")
 
 
 def test_the_quantize_plan_has_every_tensor(folders: Callable[[str], Path], tmp_path: Path) -> None:

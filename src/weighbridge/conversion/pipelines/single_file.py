@@ -11,7 +11,7 @@ from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
 from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
-from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.model import DiffusionModel
@@ -68,6 +68,7 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     tensors: dict[str, Node] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
+        losses += left_out(each)
         if part.name not in known:
             losses.append(Loss(f"left out: {part.name} ({part.class_name}), which has no place in a single file"))
             continue
