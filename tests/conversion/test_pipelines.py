@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.golden_files import tensor_bytes
-from tests.oracles import pictures, pipelines
+from tests.oracles import pictures, pipelines, vocabularies
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.conversion.pipelines import folder as pipeline_folder
 from weighbridge.conversion.pipelines import single_file
 from weighbridge.models.diffusion import pipeline as pipeline_parts
 
@@ -304,6 +305,83 @@ def test_a_gguf_without_a_config_and_one_without_a_table(tmp_path: Path) -> None
     wb.convert(pictures.save(tmp_path / "aura.safetensors", aura), gguf, overwrite=True)
     with pytest.raises(UnsupportedError, match="no table of the names"):
         wb.convert(source, f"{tmp_path / 'back'}/")
+
+
+#: ComfyUI-GGUF's names of T5's tensors (loader.py, T5_SD_MAP).
+COMFY_T5 = {
+    "enc.": "encoder.", ".blk.": ".block.", "token_embd": "shared", "output_norm": "final_layer_norm",
+    "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k", "attn_v": "layer.0.SelfAttention.v",
+    "attn_o": "layer.0.SelfAttention.o", "attn_norm": "layer.0.layer_norm",
+    "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias", "ffn_up": "layer.1.DenseReluDense.wi_1",
+    "ffn_down": "layer.1.DenseReluDense.wo", "ffn_gate": "layer.1.DenseReluDense.wi_0",
+    "ffn_norm": "layer.1.layer_norm",
+}  # fmt: skip
+
+
+def with_t5_tokenizer(folder: Path, model: str) -> tuple[Path, str]:
+    """A pipeline whose T5 has a tokenizer in the folder that diffusers gives it, and the part's name."""
+    parts = ALL[model]()
+    source = pipelines.write(folder / "source", parts)
+    part = next(part for part, tensors in parts.items() if "shared.weight" in tensors)
+    tokenizer = part.replace("text_encoder", "tokenizer")
+    shutil.rmtree(source / tokenizer, ignore_errors=True)
+    (source / tokenizer).mkdir()
+    vocabularies.write_t5(source / tokenizer)
+    size = max(json.loads((source / tokenizer / "tokenizer.json").read_text())["added_tokens"], key=lambda t: t["id"])
+    config = json.loads((source / part / "config.json").read_text())
+    (source / part / "config.json").write_text(json.dumps({**config, "vocab_size": size["id"] + 1}))
+    tensors = load(source / part / "model.safetensors")
+    tensors["shared.weight"] = torch.randn(size["id"] + 1, 32, generator=torch.Generator().manual_seed(1))
+    pictures.save(source / part / "model.safetensors", tensors)
+    index = json.loads((source / "model_index.json").read_text())
+    (source / "model_index.json").write_text(json.dumps({**index, tokenizer: ["transformers", "T5TokenizerFast"]}))
+    return source, part
+
+
+@pytest.mark.parametrize("how", ["convert", "quantize"])
+@pytest.mark.parametrize("model", ["flux", "sd3", "qwen-image"])
+def test_a_text_encoder_has_its_own_tokenizer(model: str, how: str, tmp_path: Path) -> None:
+    """Its GGUF is that of a folder with both, and has ComfyUI-GGUF's names."""
+    source, part = with_t5_tokenizer(tmp_path, model)
+    if how == "convert":
+        wb.convert(source, f"{tmp_path / 'out'}/", to="gguf", dtype="q8_0")
+    else:
+        wb.quantize(source, tmp_path / "out", "Q8_0")
+    both = shutil.copytree(source / part, tmp_path / "both")
+    for file in (source / part.replace("text_encoder", "tokenizer")).iterdir():
+        shutil.copy(file, both)
+    alone = tmp_path / f"{part}.gguf"
+    if how == "convert":
+        wb.convert(both, alone, dtype="q8_0")
+    else:
+        wb.quantize(both, alone, "Q8_0")
+    made = tmp_path / "out" / part / f"{part}.gguf"
+    assert tensor_bytes(made) == tensor_bytes(alone)
+    with wb.open(made) as one, wb.open(alone) as other:
+        keys = [
+            {k: v for k, v in each.metadata.items() if k.startswith(("tokenizer.", "t5encoder."))}
+            for each in (one, other)
+        ]
+        assert keys[0] == keys[1]
+        assert one.metadata["general.architecture"] == "t5encoder"
+    names = set()
+    for name in tensor_bytes(made):
+        for short, long in COMFY_T5.items():
+            name = name.replace(short, long)
+        names.add(name)
+    assert names == set(load(source / part / "model.safetensors"))
+    wb.convert(tmp_path / "out", f"{tmp_path / 'back'}/", dtype="f32")
+    back, first = load_parts(tmp_path / "back")[part], load(source / part / "model.safetensors")
+    assert set(back) == set(first)
+    assert all((back[name] - tensor).norm() <= 0.01 * tensor.norm() for name, tensor in first.items())
+
+
+@pytest.mark.mutation
+def test_the_tokenizer_of_another_encoder_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, part = with_t5_tokenizer(tmp_path, "flux")
+    monkeypatch.setattr(pipeline_folder, "with_tokenizer", lambda pipeline, part, each: each)
+    plan = wb.plan_convert(source, f"{tmp_path / 'out'}/", to="gguf", dtype="q8_0")
+    assert any(f"{part}: not a GGUF" in loss.message for loss in plan.losses)
 
 
 def test_the_quantize_plan_has_every_tensor(folders: Callable[[str], Path], tmp_path: Path) -> None:
