@@ -13,7 +13,7 @@ from tests.oracles import pictures, pipelines
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.conversion import comfy
-from weighbridge.conversion.options import COMFY_FORMATS
+from weighbridge.conversion.option_groups import COMFY_FORMATS
 from weighbridge.conversion.quantize import diffusion_types
 
 torch = pytest.importorskip("torch")

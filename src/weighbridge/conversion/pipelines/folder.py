@@ -8,7 +8,7 @@ GGUF          the denoisers, and text encoders that llama.cpp knows;       copie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -96,18 +96,24 @@ def with_tokenizer(pipeline: Pipeline, part: PipelinePart, each: OpenModel) -> O
     return replace(each, texts={**texts, **each.texts})
 
 
-def joined(pipeline: Pipeline, target: Path, kind: str, plans: Sequence[tuple[str, Plan]]) -> Plan:
-    """Joins the plans of all parts, and the copies of the files of other parts, to the plan of a folder."""
+def joined(
+    pipeline: Pipeline, target: Path, kind: str, plans: Sequence[tuple[str, Plan]],
+    folders: Mapping[str, str] | None = None,
+) -> Plan:  # fmt: skip
+    """Joins the plans of all parts, and the copies of the files of other parts, to the plan of a folder. `folders`: the
+    folder of each part, if it isn't that of its name; then no other files are copied."""
     whole = pipeline.whole
     base = whole.place.path
     others = [base / part.name for part in pipeline.index.parts if not part.has_weights]
-    small = [file for folder in (base, *others) if folder.is_dir() for file in side_files(folder)]
+    copies = [] if folders else [folder for folder in (base, *others) if folder.is_dir()]
+    small = [file for folder in copies for file in side_files(folder)]
     used = {file.relative_to(base).parts[0] for file in small} | {part.name for part in pipeline.index.parts}
     rest = sorted(path.name for path in base.iterdir() if path.name not in used and not path.name.startswith("."))
-    notes = [f"not copied from the source's folder: {', '.join(rest)}"] if rest else []
+    notes = [f"not copied from the source's folder: {', '.join(rest)}"] if rest and not folders else []
     fields: dict[str, Any] = {"files": copied(small, base), "texts": {}, "reports": {}, "keys": {}}
     for part, plan in plans:
-        fields["files"] += [replace(file, name=f"{part}/{file.name}") for file in plan.files]
+        folder = folders[part] if folders else part
+        fields["files"] += [replace(file, name=f"{folder}/{file.name}") for file in plan.files]
         for name in ("texts", "reports"):
             separator = "/" if name == "texts" else "."
             fields[name] |= {f"{part}{separator}{key}": value for key, value in getattr(plan, name).items()}
