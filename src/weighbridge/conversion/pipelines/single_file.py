@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -163,15 +163,7 @@ def denoisers_of(pipeline: Pipeline) -> dict[str, DiffusionModel]:
 def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
     """The tensors of a part under the names of the single file, without prefix."""
     tensors: Mapping[str, LogicalTensor] = each.logical
-    start = place.below
-    if start and not any(name.startswith(start) for name in tensors):
-        origin = {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in tensors}
-    else:
-        beginnings = place.renamed.items()
-        origin = {
-            next((new + name.removeprefix(old) for old, new in beginnings if name.startswith(old)), name): name
-            for name in tensors
-        }
+    origin = _names_in_file(tensors, place)
     tensors = {name: tensors[old] for name, old in origin.items()}
     found = each.diffusion
     names = table(place.names) if place.names else found.names if found and found.denoises else None
@@ -180,3 +172,14 @@ def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
     named = to_original(names, tensors)
     sources = {name: tuple(origin[old] for old in olds) for name, olds in named.sources.items()}
     return Renaming(named.tensors, sources, tuple(origin[name] for name in named.unknown))
+
+
+def _names_in_file(names: Iterable[str], place: PartPlace) -> dict[str, str]:
+    """Names with the beginnings of a single file -> those of the folder."""
+    if (start := place.below) and not any(name.startswith(start) for name in names):
+        return {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in names}
+    renamed = place.renamed.items()
+    return {
+        next((new + name.removeprefix(old) for old, new in renamed if name.startswith(old)), name): name
+        for name in names
+    }

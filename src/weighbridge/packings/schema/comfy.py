@@ -190,28 +190,31 @@ def _solve_blocks(group: Group, settings: Mapping[str, Any], name: str) -> Solut
     return Solution(weight.shape, 8, size, ComfyLayout(name))
 
 
-def _solve_nibbles(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
-    """The formats of 4-bit integers."""
-    weight, scales = group.specs["weight"], group.specs["scales"]
-    group.need(
-        weight.dtype in (_I8, U8) and weight.elements > 0, f"the weight isn't {name}", "I8 [out, in / 2]", weight
-    )
-    rows, columns = weight.shape[0], weight.shape[1] * 2
-    if name == "convrot_w4a4":
-        group.need(scales.elements == rows, "weight_scale doesn't belong to the rows", f"F32 [{rows}]", scales)
-        return Solution((rows, columns), 4, columns, ComfyLayout(name, _rotation(group, settings, columns)))
-    awq = name == "awq_w4a16"
+def _nibbles(group: Group, name: str) -> tuple[int, int]:
+    """Rows and columns of a matrix of 4-bit integers."""
+    weight = group.specs["weight"]
+    group.need(weight.dtype in (_I8, U8) and weight.elements, f"the weight isn't {name}", "I8 [out, in / 2]", weight)
+    return weight.shape[0], weight.shape[1] * 2
+
+
+def _solve_w4a4(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    (rows, columns), scales = _nibbles(group, name), group.specs["scales"]
+    group.need(scales.elements == rows, "weight_scale doesn't belong to the rows", f"F32 [{rows}]", scales)
+    return Solution((rows, columns), 4, columns, ComfyLayout(name, _rotation(group, settings, columns)))
+
+
+def _solve_grouped(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    """The formats of 4-bit integers in groups of columns."""
+    (rows, columns), specs, awq = _nibbles(group, name), group.specs, name == "awq_w4a16"
     size = _setting(settings, "group_size", _AWQ_GROUP if awq else _W4A8_GROUP)
     group.need(size > 0 and columns % size == 0, "the groups don't fit the columns", f"a divisor of {columns}", size)
     shape = (columns // size, rows) if awq else (rows, columns // size)
-    channel, book = group.specs.get("channel"), group.specs.get("codebook")
-    expected = {"scales": (scales, shape), "zeros": (group.specs.get("zeros"), shape)} if awq else {
-        "scales": (scales, shape), "s_channel": (channel and channel.with_shape(channel.elements), (rows,)),
-        "codebook": (book, (16,) if book else None)}  # fmt: skip
-    for member, (spec, wanted) in expected.items():
-        group.need((spec and spec.shape) == wanted, f"{member} doesn't belong to the weight", wanted, spec or "nothing")
-    rotated = 0 if awq else _rotation(group, settings, columns)
-    return Solution((rows, columns), 4, size, ComfyLayout(name, rotated))
+    shapes = {"scales": shape, **({"zeros": shape} if awq else {"channel": (rows,), "codebook": (16,)})}
+    for member, wanted in shapes.items():
+        spec = specs.get(member)
+        fits = member == "codebook" if spec is None else wanted in (spec.shape, (spec.elements,))
+        group.need(fits, f"{member} doesn't belong to the weight", wanted, spec or "nothing")
+    return Solution((rows, columns), 4, size, ComfyLayout(name, 0 if awq else _rotation(group, settings, columns)))
 
 
 _TILED: Final[Mapping[str, tuple[DType, MicroscaledType]]] = {"mxfp8": (E4M3, MXFP8), "nvfp4": (U8, NVFP4)}
@@ -221,7 +224,8 @@ _SOLVERS: Final[Mapping[str, _Solver]] = {
     **dict.fromkeys(_TILED, _solve_tiled),
     "int8_tensorwise": _solve_int8,
     "int8_blockwise": _solve_blocks,
-    **dict.fromkeys(("convrot_w4a4", "awq_w4a16", "asym_w4a8_int8"), _solve_nibbles),
+    "convrot_w4a4": _solve_w4a4,
+    **dict.fromkeys(("awq_w4a16", "asym_w4a8_int8"), _solve_grouped),
 }
 
 
