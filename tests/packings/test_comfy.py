@@ -17,7 +17,7 @@ from tests.packings.record_comfy import SHAPES, source
 from tests.packings.stored import of_numpy, values
 from tests.unpacked import unpack
 
-from weighbridge.base.dtypes import F32, NVFP4
+from weighbridge.base.dtypes import BY_NAME, F32, NVFP4
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
 from weighbridge.conversion import comfy as writer
 from weighbridge.packings import canonical, hadamard
@@ -207,11 +207,18 @@ def test_the_stored_tensors_are_comfy_kitchen_s(form: str) -> None:
     assert any(written(form)["m.weight"])
 
 
+def plain_rows(scales: NDArray[np.uint8], groups: int) -> NDArray[np.uint8]:
+    """Scales in rows, padded, and not in tiles."""
+    rows = scales.reshape(-1, groups)
+    out = np.zeros((-(-len(rows) // 128) * 128, -(-groups // 4) * 4), np.uint8)
+    out[: len(rows), :groups] = rows
+    return out.reshape(-1)
+
+
 @pytest.mark.mutation
 @pytest.mark.parametrize(("form", "attribute", "wrong"), [
-    ("nvfp4", "NVFP4_LARGEST", 448.0), ("nvfp4", "swapped", lambda codes: codes),
-    ("nvfp4", "tiled", lambda scales: scales), ("mxfp8", "_POWERS", (-127, -5)),
-    ("mxfp8", "tiled", lambda scales: scales),
+    ("nvfp4", "NVFP4_LARGEST", 448.0), ("nvfp4", "_in_tiles", plain_rows), ("mxfp8", "_POWERS", (-127, -5)),
+    ("mxfp8", "_in_tiles", plain_rows), ("nvfp4", "E4M3", BY_NAME["F8_E5M2"]),
     ("int8_tensorwise", "_LEAST", 1e-3),
 ])  # fmt: skip
 def test_a_wrong_constant_of_a_writer_is_seen(

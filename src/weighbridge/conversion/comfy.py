@@ -41,11 +41,8 @@ from weighbridge.tensors.nodes import (
     cast,
     const,
     is_plain,
-    pairwise,
-    reshape,
     scaled,
     shift,
-    strided,
 )
 
 _MARKER: Final = "scaled_fp8"
@@ -64,10 +61,7 @@ class ComfyFormat(NamedTuple):
 
     def parts(self, node: Node, name: str) -> write.Parts:
         """The matrix, rounded."""
-        scale, shape = _scale(node, self.largest), node.spec.shape
-        factor = pairwise(const(np.ones(1, np.float32), F32), scale, "over")
-        codes = cast(pairwise(node, strided(factor, 0, shape, [0] * len(shape)), "times"), self.dtype)
-        return {"weight": codes, "scales": reshape(scale, ())}
+        return write.floats(node, name, self.dtype, _scale(node, self.largest))
 
     def kept(self, node: LogicalTensor) -> write.Parts | None:
         """A quantized matrix with its codes; None if they have another form."""

@@ -1,5 +1,6 @@
 """Matrices in the forms of ComfyUI (`schema/comfy.py` has them), rounded by comfy-kitchen's rules in F32. Packers:
 
+    RoundToFloat    8-bit floats with one scale, amax / the largest number
     RoundToRows     I8 with a scale per row, amax / 127; rows may be rotated first
     RoundToMxfp8    F8_E4M3 with a power of two per 32 columns, the first one that isn't below amax / 448
     RoundToNvfp4    E2M1 with an F8_E4M3 per 16 columns, relative to a scale of the whole matrix, amax / 2688
@@ -20,10 +21,11 @@ from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec
 from weighbridge.packings import canonical, hadamard
 from weighbridge.packings.canonical import IntQuantMatrix, SubtractModulo
-from weighbridge.packings.read.comfy import Adjusted, swapped, tiled
+from weighbridge.packings.read.comfy import Adjusted, SwapNibbles, swapped, tiled
 from weighbridge.packings.read.microscaled import Microscaled
 from weighbridge.packings.read.scaled_float import ScaledFloat
 from weighbridge.packings.schema.base import FLOATS
+from weighbridge.packings.schema.comfy import TILE
 from weighbridge.packings.write.packers import as_bytes, finite, peaks
 from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
@@ -32,6 +34,7 @@ from weighbridge.tensors.nodes.base import Bytes
 _I8: Final = BY_NAME["I8"]
 _LEAST: Final = np.float32(1e-30)  # scale of a row of zeros
 _POWERS: Final = (-127, 127)  # exponents of scales
+_ONE: Final = np.ones(1, np.float32).view(np.uint8)
 #: The largest scale of the whole matrix times this one is the largest number of E2M1 and E4M3.
 NVFP4_LARGEST: Final = NVFP4.largest * MXFP8.largest
 
@@ -63,16 +66,36 @@ class RoundToRows:
 
 
 @dataclass(frozen=True)
-class RoundToMxfp8:
-    """Codes and scales in rows."""
+class RoundToFloat:
+    """Codes of 8-bit floats, relative to the scale of the whole matrix."""
 
+    dtype: DType
     name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
 
     quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
-        scales = Spec((source.shape[0], source.shape[1] // MXFP8.group), U8)
-        return {"weight": source.with_dtype(E4M3), "scales": scales}
+        return {"weight": source.with_dtype(self.dtype)}
+
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        self.make_with(source, _ONE, outs)
+
+    def make_with(self, source: Bytes, global_scale: Bytes, outs: Mapping[str, Bytes]) -> None:
+        factor = np.float32(1) / global_scale.view(np.float32)
+        outs["weight"][:] = as_bytes(self.dtype, finite(self.name, source) * factor)
+
+
+@dataclass(frozen=True)
+class RoundToMxfp8:
+    """Codes in rows of `columns`, and their scales: a row has those of a row of tiles."""
+
+    columns: int
+    name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
+
+    quantizes: ClassVar[bool] = True
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        return {"weight": source.with_dtype(E4M3), "scales": _tiles(source, MXFP8.group, U8)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         values = finite(self.name, source)
@@ -82,7 +105,8 @@ class RoundToMxfp8:
         exponents = np.clip(np.ceil(logarithm), *_POWERS)
         empty = largest == 0
         if "scales" in outs:
-            outs["scales"][:] = np.where(empty, 0, exponents + 127).astype(np.uint8)
+            stored = np.where(empty, 0, exponents + 127).astype(np.uint8)
+            outs["scales"][:] = _in_tiles(stored, self.columns // MXFP8.group)
         if "weight" in outs:
             scales = np.where(empty, 0, np.exp2(exponents)).astype(np.float32)
             outs["weight"][:] = kernels.round_codes("e4m3", values, scales, MXFP8.group, MXFP8.group)
@@ -90,28 +114,47 @@ class RoundToMxfp8:
 
 @dataclass(frozen=True)
 class RoundToNvfp4:
-    """Codes, the first of a byte in its low nibble, and scales in rows."""
+    """Codes in rows of `columns`, the first of a byte in its high nibble, and scales as those of `RoundToMxfp8`."""
 
+    columns: int
     name: str = field(default="a tensor", compare=False)  # in errors; tensors are packed alike
 
     quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         rows, columns = source.shape
-        return {"weight": Spec((rows, columns // 2), U8), "scales": Spec((rows, columns // NVFP4.group), E4M3)}
+        return {"weight": Spec((rows, columns // 2), U8), "scales": _tiles(source, NVFP4.group, E4M3)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        self.make_with(source, np.ones(1, np.float32).view(np.uint8), outs)
+        self.make_with(source, _ONE, outs)
 
     def make_with(self, source: Bytes, global_scale: Bytes, outs: Mapping[str, Bytes]) -> None:
         values, overall = finite(self.name, source), global_scale.view(np.float32)[0]
         scales = peaks(values, NVFP4.group) / np.float32(NVFP4.largest) / overall
         stored = as_bytes(E4M3, np.minimum(scales, np.float32(MXFP8.largest)))
         if "scales" in outs:
-            outs["scales"][:] = stored
+            outs["scales"][:] = _in_tiles(stored, self.columns // NVFP4.group)
         if "weight" in outs:
             total = overall * kernels.widened(E4M3, stored)
-            outs["weight"][:] = kernels.round_codes("e2m1", values, total, NVFP4.group, NVFP4.group)
+            codes = kernels.round_codes("e2m1", values, total, NVFP4.group, NVFP4.group)
+            SwapNibbles().make(codes, {"bytes": outs["weight"]})
+
+
+def _tiles(source: Spec, group: int, dtype: DType) -> Spec:
+    """The spec of scales in tiles, a row of tiles per row."""
+    rows, columns = source.shape
+    down, across = (-(-size // each) for size, each in zip((rows, columns // group), TILE, strict=True))
+    return Spec((down, across * TILE[0] * TILE[1]), dtype)
+
+
+def _in_tiles(scales: Bytes, groups: int) -> Bytes:
+    """The scales of rows of `groups` in whole tiles, padded with zeros."""
+    (height, width), rows = TILE, scales.size // groups
+    down, across = -(-rows // height), -(-groups // width)
+    padded = np.zeros((down * height, across * width), np.uint8)
+    padded[:rows, :groups] = scales.reshape(rows, groups)
+    tiles = padded.reshape(down, 4, height // 4, across, width).transpose(0, 3, 2, 1, 4)
+    return np.ascontiguousarray(tiles).reshape(-1)
 
 
 # ------------------------------------------------------------------------------------------------ stored forms
@@ -125,15 +168,30 @@ def rows(node: Node, name: str, rotated: int = 0) -> Parts:
     return {**nodes.pack(node, RoundToRows(node.spec.shape[1], rotated, name))}
 
 
+def floats(node: Node, name: str, dtype: DType, overall: Node) -> Parts:
+    """A matrix as 8-bit floats. `overall`: its scale."""
+    codes = nodes.pack_with_global(node, RoundToFloat(dtype, name), overall)["weight"]
+    return {"weight": codes, "scales": nodes.reshape(overall, ())}
+
+
 def mxfp8(node: Node, name: str) -> Parts:
-    parts = nodes.pack(node, RoundToMxfp8(name))
-    return {"weight": parts["weight"], "scales": tiled(parts["scales"])}
+    packer = RoundToMxfp8(node.spec.shape[1], name)
+    scales = nodes.pack(node, packer, TILE[0])["scales"]
+    return {"weight": nodes.pack(node, packer)["weight"], "scales": _as_matrix(scales)}
 
 
 def nvfp4(node: Node, name: str, overall: Node) -> Parts:
     """`overall`: the scale of the whole matrix."""
-    parts = nodes.pack_with_global(node, RoundToNvfp4(name), overall)
-    return {"weight": swapped(parts["weight"]), "scales": tiled(parts["scales"]), "global": nodes.reshape(overall, ())}
+    packer = RoundToNvfp4(node.spec.shape[1], name)
+    codes = nodes.pack_with_global(node, packer, overall)["weight"]
+    scales = nodes.pack_with_global(node, packer, overall, TILE[0])["scales"]
+    return {"weight": codes, "scales": _as_matrix(scales), "global": nodes.reshape(overall, ())}
+
+
+def _as_matrix(scales: Node) -> Node:
+    """Tiles in the shape in which comfy-kitchen stores them."""
+    down, size = scales.spec.shape
+    return nodes.reshape(scales, (down * TILE[0], size // TILE[0]))
 
 
 def kept_rows(node: LogicalTensor, rotated: int = 0) -> Parts | None:
