@@ -64,9 +64,12 @@ def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int
         rows, bound = min(total, max(1, _COMPUTED_SLAB // width)), min(budget, _COMPUTED_COST)
     else:
         rows, bound = min(total, max(1, SLAB // width)), budget
-    while rows > 1 and slab_cost(nodes, rows) > bound:
-        rows = -(-rows // 2)
     cost = slab_cost(nodes, rows)
+    while rows > 1 and cost > bound:
+        half = -(-rows // 2)
+        if (less := slab_cost(nodes, half)) >= cost <= budget:
+            break  # a row needs as much, such as a tile of scales, which each smaller slab would compute again
+        rows, cost = half, less
     if cost > budget:
         raise RefusedError(
             f"{name}: one row needs {cost} bytes of memory at a time, the budget of a worker is {budget}",
