@@ -16,7 +16,7 @@ the file (`_quantization_metadata`).
 The first code of a byte is in its high nibble in nvfp4, in its low nibble elsewhere. A tile has the scales of 128 rows
 and 4 groups, in cuBLAS's order: that of row 32a + b and group c is byte 16b + 4a + c. Rotated rows are multiplied by
 Hadamard matrices (`packings/hadamard.py`), in groups of `convrot_groupsize` columns.
-Sources: comfy-kitchen of 2026-11 (float_utils.py `to_blocked`, tensor/*.py, backends/eager), ComfyUI (comfy/ops.py
+Sources: comfy-kitchen of 2026-08-21 (float_utils.py `to_blocked`, tensor/*.py, backends/eager), ComfyUI (comfy/ops.py
 `_load_quantized_module`, QUANTIZATION.md); int8_blockwise, _rowwise and _blockwise: silveroxides/convert_to_quant.
 """
 
