@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden_files import tensor_bytes
 from tests.oracles import pictures, pipelines
 
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.conversion import comfy
-from weighbridge.conversion.options import COMFY_FORMATS
+from weighbridge.conversion.option_groups import COMFY_FORMATS
 from weighbridge.conversion.quantize import diffusion_types
 
 torch = pytest.importorskip("torch")
@@ -73,7 +74,7 @@ def convicts(folder: Path, model: str, form: str, dtype: str, prefix: str = "") 
     return None
 
 
-@pytest.mark.parametrize("form", comfy.FORMATS)
+@pytest.mark.parametrize("form", TYPES)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_codes_are_comfy_kitchen_s(model: str, form: str, tmp_path: Path) -> None:
     assert convicts(tmp_path, model, form, "float32") is None
@@ -86,19 +87,21 @@ def test_other_types_and_the_prefix_of_a_checkpoint(dtype: str, prefix: str, tmp
 
 
 @pytest.mark.mutation
-@pytest.mark.parametrize("form", comfy.FORMATS)
+@pytest.mark.parametrize("form", TYPES)
 @pytest.mark.parametrize("field", ["dtype", "largest", "scale", "settings"])
 def test_every_column_is_seen(form: str, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = comfy.FORMATS[form]
+    row, wrong = comfy.FORMATS[form], comfy.FORMATS["float8_e5m2" if form != "float8_e5m2" else "fp8_scaled"]
+    assert isinstance(row, comfy.ComfyFormat)
+    assert isinstance(wrong, comfy.ComfyFormat)
     other: dict[str, Any] = {
-        "dtype": comfy.FORMATS["float8_e5m2" if form != "float8_e5m2" else "fp8_scaled"].dtype,
+        "dtype": wrong.dtype,
         "largest": row.largest / 2, "scale": ".scale", "settings": ".x" if row.settings else ".comfy_quant",
     }  # fmt: skip
     monkeypatch.setattr(comfy, "FORMATS", {**comfy.FORMATS, form: row._replace(**{field: other[field]})})
     assert convicts(tmp_path, "flux", form, "float32") is not None
 
 
-@pytest.mark.parametrize("form", comfy.FORMATS)
+@pytest.mark.parametrize("form", TYPES)
 def test_there_and_back_by_our_reader(form: str, tmp_path: Path) -> None:
     tensors = pictures.values(pictures.flux())
     base = pictures.save(tmp_path / "base.safetensors", tensors)
@@ -115,9 +118,59 @@ def test_there_and_back_by_our_reader(form: str, tmp_path: Path) -> None:
         codes, scale = rounded(tensor, form)
         wanted = codes.float() * scale if name in matrices else tensor
         assert torch.equal(back[name], wanted), name
+    wb.convert(tmp_path / "q.safetensors", tmp_path / "twice.safetensors", comfy_quant=form)
+    assert (tmp_path / "twice.safetensors").read_bytes() == (tmp_path / "q.safetensors").read_bytes()
     with pytest.raises(RefusedError, match="is quantized already"):
-        wb.convert(tmp_path / "q.safetensors", tmp_path / "twice.safetensors", comfy_quant=form)
-    assert not (tmp_path / "twice.safetensors").exists()
+        wb.convert(tmp_path / "q.safetensors", tmp_path / "other.safetensors", comfy_quant="mxfp8")
+    assert not (tmp_path / "other.safetensors").exists()
+
+
+BLOCKS = [form for form in comfy.FORMATS if form not in TYPES]
+
+
+@pytest.mark.parametrize("form", BLOCKS)
+@pytest.mark.parametrize(
+    "model",
+    [("flux", pictures.flux(64, 32, 1)), ("flux", pictures.flux(256, 64, 1)), ("wan", pictures.wan())],
+    ids=["flux", "flux-wide", "wan"],
+)
+def test_formats_with_several_scales(model: tuple[str, pictures.Shapes], form: str, tmp_path: Path) -> None:
+    """Which matrices, what else, and there and back; tests/packings/test_comfy.py judges the bytes of a matrix."""
+    row = comfy.FORMATS[form]
+    tensors = pictures.values(model[1], "bfloat16")
+    base = pictures.save(tmp_path / "base.safetensors", tensors)
+    matrices = {
+        name for name in chosen(model[0], tensors)
+        if not any(size % each for size, each in zip(tensors[name].shape, row.multiple, strict=True))
+    }  # fmt: skip
+    left = chosen(model[0], tensors) - matrices
+    if not matrices:
+        with pytest.raises(UnsupportedError, match="multiples of"):
+            wb.convert(base, tmp_path / "q.safetensors", comfy_quant=form)
+        return
+    result = wb.convert(base, tmp_path / "q.safetensors", comfy_quant=form)
+    found = load(tmp_path / "q.safetensors")
+    assert any(note.startswith("not quantized") for note in result.notes) == bool(left)
+    modules = {name.removesuffix(".weight") for name in matrices}
+    scales = {f"{module}.{end}" for module in modules for end in ("weight_scale", "comfy_quant")}
+    scales |= {f"{module}.weight_scale_2" for module in modules} if form == "nvfp4" else set()
+    assert set(found) == set(tensors) | scales
+    for name in set(tensors) - matrices:
+        assert torch.equal(found[name], tensors[name])
+    for module in modules:
+        assert json.loads(found[f"{module}.comfy_quant"].numpy().tobytes()) == row.config(form)
+    assert wb.verify(tmp_path / "q.safetensors").ok
+    assert wb.inspect(tmp_path / "q.safetensors").parameters == wb.inspect(base).parameters
+    wb.convert(tmp_path / "q.safetensors", tmp_path / "back.safetensors", dtype="f32")
+    back = load(tmp_path / "back.safetensors")
+    bound = {"nvfp4": 0.3, "mxfp8": 0.07}.get(form, 0.02)
+    for name in matrices:
+        error = (back[name] - tensors[name].float()).norm() / tensors[name].float().norm()
+        assert error < bound, name
+    wb.convert(tmp_path / "q.safetensors", tmp_path / "twice.safetensors", comfy_quant=form)
+    assert tensor_bytes(tmp_path / "twice.safetensors") == tensor_bytes(tmp_path / "q.safetensors")
+    wb.convert(tmp_path / "q.safetensors", tmp_path / "q.gguf", dtype="f16")
+    assert wb.verify(tmp_path / "q.gguf").ok
 
 
 def test_every_form_is_an_option() -> None:
@@ -159,5 +212,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"comfy.quant"):
             wb.convert(flux, f"{tmp_path}/{target}", comfy_quant="fp8_scaled")
     with pytest.raises(UsageError):
-        wb.convert(flux, tmp_path / "q.safetensors", comfy_quant="nvfp4")
+        wb.convert(flux, tmp_path / "q.safetensors", comfy_quant="svdquant_w4a4")
     assert not list(tmp_path.glob("q*"))

@@ -319,6 +319,40 @@ def vae(width: int = 8) -> Shapes:
     return out
 
 
+def wan_vae(width: int = 4) -> Shapes:
+    """The VAE of Wan 2.1 (Wan-Video/Wan2.1, wan/modules/vae.py)."""
+    out: Shapes = {}
+
+    def convolution(name: str, *kernel: int, inputs: int = width) -> None:
+        out.update({f"{name}.weight": (width, inputs, *kernel), f"{name}.bias": (width,)})
+
+    def block(name: str) -> None:
+        out.update({f"{name}.residual.{part}.gamma": (width, 1, 1, 1) for part in (0, 3)})
+        for part in (2, 6):
+            convolution(f"{name}.residual.{part}", 3, 3, 3)
+
+    for half in ("encoder", "decoder"):
+        for name in ("conv1", "head.2"):
+            convolution(f"{half}.{name}", 3, 3, 3, inputs=3)
+        out |= {f"{half}.{name}.gamma": (width, 1, 1) for name in ("head.0", "middle.1.norm")}
+        for number in (0, 2):
+            block(f"{half}.middle.{number}")
+        for name in ("to_qkv", "proj"):
+            convolution(f"{half}.middle.1.{name}", 1, 1)
+    samplers = {"encoder.downsamples": (2, 5), "decoder.upsamples": (3, 7, 11)}
+    for name, numbers in samplers.items():
+        for number in set(range(15 if "up" in name else 8)) - set(numbers):
+            block(f"{name}.{number}")
+        for number in numbers:
+            convolution(f"{name}.{number}.resample.1", 3, 3)
+        convolution(f"{name}.{numbers[1]}.time_conv", 3, 1, 1)
+    for name in ("encoder.downsamples.3", "decoder.upsamples.4"):
+        convolution(f"{name}.shortcut", 1, 1, 1)
+    for name in ("conv1", "conv2"):
+        convolution(name, 1, 1, 1)
+    return out
+
+
 def open_clip(width: int = 16) -> Shapes:
     """OpenCLIP's text encoder (mlfoundations/open_clip, src/open_clip/transformer.py)."""
     out: Shapes = {"positional_embedding": (7, width), "token_embedding.weight": (20, width)}
@@ -381,7 +415,7 @@ def comfy_load(path: Path) -> tuple[str, dict[str, ComfyTensor]]:
 
 #: Row of diffusion.toml -> the shapes of a small model.
 MODELS: dict[str, Callable[[], Shapes]] = {
-    "flux": flux, "sd3": sd3, "wan": wan, "ltx": ltx, "vae": vae, "open-clip": open_clip,
+    "flux": flux, "sd3": sd3, "wan": wan, "ltx": ltx, "vae": vae, "wan-vae": wan_vae, "open-clip": open_clip,
     "sd1": partial(unet, 4, (0, 1, 2), 768, convolved=True), "sd2": partial(unet, 4, (0, 1, 2), 1024),
     "sdxl": partial(unet, 3, (1, 2), 2048, labels=True), "sdxl-refiner": partial(unet, 4, (1, 2), 1280, labels=True),
     "flux2": flux2, "qwen-image": qwen_image, "hunyuan-video": hunyuan_video,
@@ -447,6 +481,7 @@ DIFFUSERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "sd1": _LDM(_UNET), "sd2": _LDM(_UNET), "sdxl": _LDM(_LABELS), "sdxl-refiner": _LDM(_LABELS),
     "sd3": _converted("convert_sd3_transformer_checkpoint_to_diffusers"),
     "wan": _converted("convert_wan_transformer_to_diffusers"),
+    "wan-vae": _converted("convert_wan_vae_to_diffusers"),
     "ltx": _converted("convert_ltx_transformer_checkpoint_to_diffusers"),
     "qwen-image": dict,
     "flux2": _converted("convert_flux2_transformer_checkpoint_to_diffusers"),

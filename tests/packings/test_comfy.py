@@ -1,23 +1,33 @@
-"""ComfyUI's quantized layers: tiles of scales against cuBLAS's layout as comfy-kitchen writes it, the rest against the
-formula."""
+"""ComfyUI's quantized layers: matrices that comfy-kitchen quantized and its values (golden/comfy.npz, by
+record_comfy.py), and the formulas."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.packings.record_comfy import SHAPES, source
 from tests.packings.stored import of_numpy, values
 from tests.unpacked import unpack
 
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.dtypes import BY_NAME, F32, NVFP4
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
+from weighbridge.conversion import comfy as writer
+from weighbridge.packings import canonical, hadamard
 from weighbridge.packings.read import comfy as reader
 from weighbridge.packings.schema import comfy as schema
 from weighbridge.packings.schema.base import METADATA
-from weighbridge.tensors.nodes import Node
+from weighbridge.packings.write import comfy as write
+from weighbridge.packings.write import schemes
+from weighbridge.tensors import nodes
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 FLOATS = {"float8_e4m3fn": ("F8_E4M3", ml_dtypes.float8_e4m3fn), "float8_e5m2": ("F8_E5M2", ml_dtypes.float8_e5m2)}
 
@@ -85,6 +95,235 @@ def test_integers_with_a_scale_a_row(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(values(found["m.weight"]), weight.astype(np.float32) * scale)
 
 
+@cache
+def golden() -> dict[str, NDArray[Any]]:
+    with np.load(Path(__file__).parent / "golden" / "comfy.npz") as file:
+        return dict(file)
+
+
+def recorded(name: str) -> dict[str, Node]:
+    """The stored tensors of comfy-kitchen."""
+    out = {"m.comfy_quant": settings(**json.loads(str(golden()[f"{name}/settings"])))}
+    for key, raw in golden().items():
+        part, _, kind = key.removeprefix(f"{name}/").partition(":")
+        if key.startswith(f"{name}/") and kind:
+            out[f"m.{part}"] = of_numpy(raw.view(np.float32) if kind == "F32" and raw.dtype == np.uint8 else raw, kind)
+    return out
+
+
+def differs(name: str, tensors: dict[str, Node] | None = None) -> str:
+    """How the values of a recorded matrix differ from comfy-kitchen's. Two formats round in another order there: it
+    multiplies the two scales of nvfp4 first, and adds the products of a rotation in F32."""
+    expected = golden()[f"{name}/values"]
+    found = values(unpack(tensors or recorded(name), {})["m.weight"])
+    rotated = "convrot" in name or "rotated" in name or "w4a8" in name
+    largest = np.abs(expected).max(axis=1, keepdims=True)
+    bound = 1e-5 * largest if rotated else 2.0**-22 * np.abs(expected) if "nvfp4" in name else 0 * largest
+    return "" if found.shape == expected.shape and (np.abs(found - expected) <= bound).all() else f"{found - expected}"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_values_are_comfy_kitchen_s(name: str) -> None:
+    assert differs(name) == ""
+    assert golden()[f"{name}/values"].any()
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(("name", "place", "attribute", "wrong"), [
+    ("nvfp4", reader, "swapped", lambda codes: codes),
+    ("nvfp4-smooth", reader, "_SMOOTHING", None),
+    ("int8_tensorwise-rotated", schema, "_ROTATED", None),
+    ("int8_tensorwise-rotated", hadamard, "_STEP", 16),
+    ("convrot_w4a4", reader, "SubtractModulo", lambda by, bits, dtype: canonical.SubtractModulo(0, bits, dtype)),
+    ("asym_w4a8_int8-even", reader, "_EVEN", np.arange(16, dtype=np.float32)),
+    ("awq_w4a16", schema, "_AWQ_GROUP", 32),
+])  # fmt: skip
+def test_a_wrong_order_or_constant_is_seen(
+    name: str, place: Any, attribute: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = recorded(name)
+    if attribute == "_SMOOTHING":
+        tensors.pop("m.pre_quant_scale")
+    elif attribute == "_ROTATED":
+        tensors["m.comfy_quant"] = settings(format="int8_tensorwise", convrot=True)
+        assert differs(name, tensors) == ""
+        monkeypatch.setattr(place, attribute, 64)
+    else:
+        monkeypatch.setattr(place, attribute, wrong)
+    with suppress(FormatError):  # or the shapes don't fit any more
+        assert differs(name, tensors) != ""
+
+
+def test_the_settings_may_be_among_params() -> None:
+    tensors = recorded("int8_tensorwise-rotated16")
+    tensors["m.comfy_quant"] = settings(format="int8_tensorwise", params={"convrot": True, "convrot_groupsize": 16})
+    assert differs("int8_tensorwise-rotated16", tensors) == ""
+
+
+def test_the_rotation_is_the_hadamard_matrix() -> None:
+    four = np.array([[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]]) / 2
+    matrix: NDArray[np.float64] = four
+    for size in (4, 16, 64, 256):
+        x = floats(8, 2 * size)
+        rows = x.copy()
+        hadamard.rotate(rows.reshape(-1), size)
+        exact = (x.reshape(-1, size).astype(np.float64) @ matrix).astype(np.float32).reshape(x.shape)
+        np.testing.assert_allclose(rows, exact, rtol=0, atol=1e-6)
+        hadamard.rotate(rows.reshape(-1), size)
+        np.testing.assert_allclose(rows, x, rtol=0, atol=1e-6)
+        matrix = np.kron(matrix, four).astype(np.float64)
+
+
+WRITTEN = {
+    "nvfp4": "nvfp4", "mxfp8": "mxfp8", "int8_tensorwise": "int8_tensorwise", "int8_convrot": "int8_tensorwise-rotated",
+}  # fmt: skip
+
+
+def stored_bytes(tensors: dict[str, Node]) -> dict[str, bytes]:
+    return {name: node.read_all().tobytes() for name, node in tensors.items()}
+
+
+def written(form: str) -> dict[str, bytes]:
+    matrix = nodes.const(source(WRITTEN[form]), F32)
+    return stored_bytes(dict(writer.stored_parts("m", writer.FORMATS[form].parts(matrix, "m.weight"), form)))
+
+
+def unlike(form: str) -> set[str]:
+    """The stored tensors that aren't comfy-kitchen's. Sums of a rotation have another order there, so a rotated code
+    may differ by 1, and a scale in its last place."""
+    mine, theirs = written(form), stored_bytes(recorded(WRITTEN[form]))
+    out = {name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name)}
+    if form == "int8_convrot" and out <= {"m.weight", "m.weight_scale"}:
+        codes = [np.frombuffer(each["m.weight"], np.int8).astype(int) for each in (mine, theirs)]
+        scales = [np.frombuffer(each["m.weight_scale"], np.float32) for each in (mine, theirs)]
+        near = np.abs(codes[0] - codes[1]).max() <= 1 and (codes[0] != codes[1]).mean() < 1e-3
+        out = set() if near and np.allclose(scales[0], scales[1], rtol=1e-6) else out
+    return out
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_the_stored_tensors_are_comfy_kitchen_s(form: str) -> None:
+    assert unlike(form) == set()
+    assert any(written(form)["m.weight"])
+
+
+def plain_rows(scales: NDArray[np.uint8], groups: int) -> NDArray[np.uint8]:
+    """Scales in rows, padded, and not in tiles."""
+    rows = scales.reshape(-1, groups)
+    out = np.zeros((-(-len(rows) // 128) * 128, -(-groups // 4) * 4), np.uint8)
+    out[: len(rows), :groups] = rows
+    return out.reshape(-1)
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(("form", "attribute", "wrong"), [
+    ("nvfp4", "NVFP4_LARGEST", 448.0), ("nvfp4", "_in_tiles", plain_rows), ("mxfp8", "_POWERS", (-127, -5)),
+    ("mxfp8", "_in_tiles", plain_rows), ("nvfp4", "E4M3", BY_NAME["F8_E5M2"]),
+    ("int8_tensorwise", "_LEAST", 1e-3),
+])  # fmt: skip
+def test_a_wrong_constant_of_a_writer_is_seen(
+    form: str, attribute: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, attribute, wrong)
+    assert unlike(form)
+
+
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp8", "int8_tensorwise", "int8_convrot"])
+def test_a_source_of_the_same_form_keeps_its_bytes(form: str) -> None:
+    tensors = recorded(WRITTEN[form])
+    parts = writer.FORMATS[form].kept(unpack(tensors, {})["m.weight"])
+    assert parts is not None
+    assert stored_bytes(dict(writer.stored_parts("m", parts, form))) == stored_bytes(tensors)
+
+
+@pytest.mark.parametrize("form", writer.FORMATS)
+def test_another_form_is_not_kept(form: str) -> None:
+    for name in SHAPES:
+        kept = writer.FORMATS[form].kept(unpack(recorded(name), {})["m.weight"])
+        same = json.loads(str(golden()[f"{name}/settings"])) == writer.FORMATS[form].config(form)
+        if kept is not None:
+            assert same
+            assert "smooth" not in name
+
+
+def test_nvfp4_of_other_tools_keeps_its_values() -> None:
+    """ModelOpt's, compressed-tensors' and ggml's blocks to ComfyUI's form and back, without a loss."""
+    tensor = unpack(recorded("nvfp4"), {})["m.weight"]
+    assert isinstance(tensor, QuantizedTensor)
+    parts = {role: tensor.members[role] for role in ("codes", "scales", "global")}
+    modelopt = {"m.weight": parts["codes"], "m.weight_scale": parts["scales"], "m.weight_scale_2": parts["global"]}
+    inverse = nodes.const(np.float32(1) / parts["global"].read_all().view(np.float32), F32)
+    compressed = {
+        "m.weight_packed": parts["codes"], "m.weight_scale": parts["scales"], "m.weight_global_scale": inverse,
+    }  # fmt: skip
+    one = nodes.const(np.ones(1, np.float32), F32)
+    plain = QuantizedTensor(tensor.spec, tensor.packing, {**parts, "global": one})
+    assert NVFP4.block is not None
+    block = nodes.transcode(plain, NVFP4.block)
+    for node in (unpack(modelopt, {})["m.weight"], unpack(compressed, {})["m.weight"], block):
+        kept = write.kept_nvfp4(node)
+        assert kept is not None
+        stored = dict(writer.stored_parts("m", kept, "nvfp4"))
+        np.testing.assert_array_equal(values(unpack(stored, {})["m.weight"]), values(node))
+    form = canonical.microscaled(tensor)
+    if not isinstance(form, str):  # its scale is the inverse of an F32
+        back = {f"m{suffix}": node for suffix, node in schemes.microscaled(form, True).items()}
+        np.testing.assert_array_equal(values(unpack(back, {})["m.weight"]), values(tensor))
+
+
+def test_values_that_are_not_finite_are_refused() -> None:
+    for form in WRITTEN:
+        matrix = np.full((128, 256), np.nan, np.float32)
+        parts = writer.FORMATS[form].parts(nodes.const(matrix, F32), "m.weight")
+        with pytest.raises(RefusedError, match=r"m\.weight"):
+            parts["weight"].read_all()
+
+
+def test_int8_in_blocks() -> None:
+    weight = np.random.default_rng(5).integers(-127, 128, (256, 384)).astype(np.int8)
+    scale = np.abs(floats(2, 3, seed=6))
+    tensors = {"m.weight": of_numpy(weight, "I8"), "m.weight_scale": of_numpy(scale, "F32")}
+    found = unpack({**tensors, "m.comfy_quant": settings(format="int8_blockwise", group_size=128)}, {})["m.weight"]
+    grid = scale.repeat(128, axis=0).repeat(128, axis=1)
+    np.testing.assert_array_equal(values(found), weight.astype(np.float32) * grid)
+    np.testing.assert_array_equal(
+        nodes.decode(found).read(120, 140).view(np.float32).reshape(20, -1), (weight * grid)[120:140]
+    )
+
+
+@pytest.mark.parametrize(("form", "shape"), [("rowwise", (24, 1)), ("blockwise", (1, 2))])
+def test_floats_with_several_scales(form: str, shape: tuple[int, int]) -> None:
+    weight, scale = floats(24, 256).astype(ml_dtypes.float8_e4m3fn), np.abs(floats(*shape, seed=7))
+    tensors = {"m.weight": of_numpy(weight, "F8_E4M3"), "m.weight_scale": of_numpy(scale, "F32")}
+    found = unpack({**tensors, "m.comfy_quant": settings(format=f"float8_e4m3fn_{form}")}, {})["m.weight"]
+    grid = scale if form == "rowwise" else scale.repeat(128, axis=1)
+    np.testing.assert_array_equal(values(found), weight.astype(np.float32) * grid)
+
+
+@pytest.mark.parametrize(("name", "part", "wrong"), [
+    ("nvfp4", "weight_scale_2", (np.ones(2, np.float32), "F32")),
+    ("nvfp4-smooth", "pre_quant_scale", (np.ones(3, np.float32), "F32")),
+    ("nvfp4", "weight_scale", (np.ones((48, 16), np.uint8), "U8")),
+    ("nvfp4", "weight", (np.ones((48, 12), np.uint8), "U8")),
+    ("nvfp4", "weight", (np.ones((48, 128), np.int8), "I8")),
+    ("convrot_w4a4", "weight_scale", (np.ones(3, np.float32), "F32")),
+    ("awq_w4a16", "weight_zeros", (np.ones((4, 16), np.float32), "F32")),
+    ("asym_w4a8_int8", "weight_codebook", (np.ones(15, np.float32), "F32")),
+    ("asym_w4a8_int8", "weight_s_channel", (np.ones(15, np.float32), "F32")),
+    ("int8_tensorwise-rotated", "comfy_quant", {"convrot_groupsize": 32}),
+    ("int8_tensorwise-rotated", "comfy_quant", {"convrot_groupsize": 1024}),
+    ("int8_tensorwise-rotated", "comfy_quant", {"convrot_groupsize": 0}),
+])  # fmt: skip
+def test_parts_that_do_not_fit_are_faults_of_the_file(name: str, part: str, wrong: Any) -> None:
+    tensors = recorded(name)
+    if isinstance(wrong, dict):
+        tensors["m.comfy_quant"] = settings(format="int8_tensorwise", convrot=True, **wrong)
+    else:
+        tensors[f"m.{part}"] = of_numpy(*wrong)
+    with pytest.raises(FormatError):
+        unpack(tensors, {})
+
+
 def nvfp4() -> dict[str, Node]:
     return {
         "m.weight": of_numpy(np.zeros((128, 32), np.uint8), "U8"),
@@ -93,12 +332,20 @@ def nvfp4() -> dict[str, Node]:
     }
 
 
-@pytest.mark.parametrize("config", [
-    {"format": "nvfp4"}, {"format": "int8_tensorwise", "convrot": True}, {"format": "int8_blockwise"}, {},
-])  # fmt: skip
+@pytest.mark.parametrize("config", [{"format": "svdquant_w4a4"}, {"format": "int8_other"}, {"format": None}, {}])
 def test_other_formats_are_refused_and_not_read_as_those_of_other_tools(config: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="ComfyUI"):
         unpack({**nvfp4(), "m.comfy_quant": settings(**config)}, {})
+
+
+@pytest.mark.parametrize("shape", [(2, 128, 64), (16, 16, 3, 3)])
+def test_stacks_and_convolutions_are_refused(shape: tuple[int, ...]) -> None:
+    tensors = {
+        "m.weight": of_numpy(np.ones(shape, np.int8), "I8"),
+        "m.weight_scale": of_numpy(np.ones((), np.float32), "F32"),
+    }
+    with pytest.raises(UnsupportedError, match="in the shape"):
+        unpack({**tensors, "m.comfy_quant": settings(format="int8_tensorwise")}, {})
 
 
 @pytest.mark.parametrize(("module", "layer"), [
@@ -106,11 +353,14 @@ def test_other_formats_are_refused_and_not_read_as_those_of_other_tools(config: 
 ])  # fmt: skip
 def test_the_metadata_of_the_file_counts_too(module: str, layer: str) -> None:
     """Some tools write the names of layers without the file's prefix, or with it."""
-    metadata = {"_quantization_metadata": json.dumps({"format_version": "1.0", "layers": {layer: {"format": "nvfp4"}}})}
-    tensors = {name.replace("m.", f"{module}.", 1): node for name, node in nvfp4().items()}
-    with pytest.raises(UnsupportedError, match="nvfp4"):
-        unpack(tensors, {METADATA: metadata})
-    unpack(nvfp4(), {METADATA: {"_quantization_metadata": "[]"}})  # ModelOpt's
+    layers = {layer: {"format": "nvfp4"}}
+    metadata = {"_quantization_metadata": json.dumps({"format_version": "1.0", "layers": layers})}
+    tensors = {name.replace("m.", f"{module}.", 1): node for name, node in recorded("nvfp4").items()}
+    tensors.pop(f"{module}.comfy_quant")
+    found = values(unpack(tensors, {METADATA: metadata})[f"{module}.weight"])
+    np.testing.assert_allclose(found, golden()["nvfp4/values"], rtol=2.0**-22)
+    modelopt = unpack(nvfp4(), {METADATA: {"_quantization_metadata": "[]"}})["m.weight"]
+    assert isinstance(modelopt, QuantizedTensor)
 
 
 def test_settings_that_are_no_json_are_a_fault_of_the_file() -> None:

@@ -18,7 +18,7 @@ from weighbridge.conversion.merging.options import MergeOptions
 from weighbridge.conversion.options import (
     TARGETS,
     AdapterOptions,
-    ComfyOptions,
+    ComfyFolderOptions,
     DTypeOptions,
     GenericGgufOptions,
     GgufOptions,
@@ -95,7 +95,8 @@ class LoraOptions:
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
     TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, MlxTowersOptions, ComfyOptions, AdapterOptions, GraphOptions, TextOptions, SbomKeyword,
+    SchemeOptions, MlxOptions, MlxTowersOptions, ComfyFolderOptions, AdapterOptions, GraphOptions, TextOptions,
+    SbomKeyword,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 

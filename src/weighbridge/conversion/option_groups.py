@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from weighbridge.base.errors import UsageError
 from weighbridge.base.options import option
 from weighbridge.base.records import dataclass
 from weighbridge.conversion.edit.values import Edit
@@ -79,4 +80,30 @@ class KeyOptions:
 
     kv: Sequence[Edit] | Mapping[str, Any] = option(
         "Set KEY of the GGUF (types as in `wb edit`).", (), metavar="KEY=[TYPE:]VALUE", kind="assignment", section=GGUF
+    )
+
+
+#: The forms of ComfyUI's quantized files.
+COMFY_FORMATS: Final = (
+    "fp8_scaled", "float8_e4m3fn", "float8_e5m2", "mxfp8", "nvfp4", "int8_tensorwise", "int8_convrot",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComfyQuantOptions:
+    comfy_quant: str = option(
+        "Quantize an image or video model for ComfyUI.", "", section=TARGET, choices=COMFY_FORMATS
+    )
+
+
+def check_comfy_format(name: str) -> None:
+    """Raises UsageError for an unknown form."""
+    if name and name not in COMFY_FORMATS:
+        raise UsageError(f"ComfyUI has no {name!r} here", hint=", ".join(COMFY_FORMATS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComfySetOptions:
+    comfy_folders: bool = option(
+        "Write a pipeline's parts into ComfyUI's diffusion_models/, vae/ and text_encoders/.", True, section=TARGET
     )

@@ -27,11 +27,14 @@ from weighbridge.conversion.option_groups import (
     TARGET,
     AlignOptions,
     CodeOptions,
+    ComfyQuantOptions,
+    ComfySetOptions,
     KeyOptions,
     NameOptions,
     RoundingOptions,
     TokenizerOptions,
     TowersOptions,
+    check_comfy_format,
 )
 from weighbridge.conversion.quantize import type_hints
 from weighbridge.io.options import JobsOptions, OverwriteOptions
@@ -208,22 +211,19 @@ class SafetensorsOptions(CastOptions, ShardOptions, AlignOptions):
     narrows: ClassVar[bool] = True
 
 
-#: The forms of ComfyUI's quantized files.
-COMFY_FORMATS: Final = ("fp8_scaled", "float8_e4m3fn", "float8_e5m2")
-
-
 @dataclass(frozen=True, kw_only=True)
-class ComfyOptions(SafetensorsOptions):
+class ComfyOptions(ComfyQuantOptions, SafetensorsOptions):
     title: ClassVar[str] = "a quantized file of ComfyUI (--comfy-quant)"
     narrows: ClassVar[bool] = False
-    comfy_quant: str = option(
-        "Quantize an image or video model for ComfyUI.", "", section=TARGET, choices=COMFY_FORMATS
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.comfy_quant and self.comfy_quant not in COMFY_FORMATS:
-            raise UsageError(f"ComfyUI has no {self.comfy_quant!r} here", hint=", ".join(COMFY_FORMATS))
+        check_comfy_format(self.comfy_quant)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComfyFolderOptions(ComfySetOptions, ComfyOptions):
+    title: ClassVar[str] = "ComfyUI's folders of models (--comfy-folders)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,7 +468,8 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
 )
 #: The classes that `wb convert` chooses from.
 TARGETS: Final[tuple[type[TargetOptions], ...]] = (
-    *dict.fromkeys(FORMATS.values()), ComfyOptions, SchemeOptions, AdapterOptions, MmprojOptions, MlxTowersOptions,
+    *dict.fromkeys(FORMATS.values()), ComfyOptions, ComfyFolderOptions, SchemeOptions, AdapterOptions, MmprojOptions,
+    MlxTowersOptions,
 )  # fmt: skip
 # Kind of source -> its name in messages.
 _SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})

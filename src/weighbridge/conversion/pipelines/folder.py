@@ -8,12 +8,13 @@ GGUF          the denoisers, and text encoders that llama.cpp knows;       copie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.conversion.options import HfOptions
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import copied, side_files
@@ -21,6 +22,7 @@ from weighbridge.conversion.plan.target import Target
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.parts import PipelinePart
 from weighbridge.models.diffusion.pipeline import Pipeline
+from weighbridge.models.locate import Place
 from weighbridge.models.model import OpenModel
 
 #: Plans the model of a part.
@@ -41,7 +43,8 @@ def plan_folder(pipeline: Pipeline, target: Target, plan: PartPlanner) -> Plan:
     plans = []
     for part, each in pipeline.models:
         inner = Target(path / part.name / f"{part.name}.gguf", _GGUF, options)
-        plans.append((part.name, gguf_or_unchanged(part, each, lambda model: plan(model, inner), plan)))  # noqa: B023
+        made = gguf_or_unchanged(pipeline, part, each, lambda model: plan(model, inner), plan)  # noqa: B023
+        plans.append((part.name, made))
     check_some(pipeline, plans)
     return joined(pipeline, path, kind, plans)
 
@@ -64,7 +67,7 @@ def files_of_parts(pipeline: Pipeline, path: Path) -> UsageError:
 
 
 def gguf_or_unchanged(
-    part: PipelinePart, each: OpenModel, to_gguf: Callable[[OpenModel], Plan], plan: PartPlanner
+    pipeline: Pipeline, part: PipelinePart, each: OpenModel, to_gguf: Callable[[OpenModel], Plan], plan: PartPlanner
 ) -> Plan:
     """Plans a part as a GGUF, with the small files next to it; one that can't be a GGUF keeps its form, and a loss
     states why. Raises UnsupportedError for a denoiser that can't."""
@@ -72,7 +75,7 @@ def gguf_or_unchanged(
     try:
         if part.name not in _DENOISERS and not each.described:
             raise UnsupportedError(f"no GGUF of {part.class_name} is known")
-        made = to_gguf(each)
+        made = to_gguf(with_tokenizer(pipeline, part, each))
     except UnsupportedError as error:
         if part.name in _DENOISERS:
             raise UnsupportedError(f"{part.name} ({part.class_name}): {error.message}", hint=error.hint) from None
@@ -81,18 +84,36 @@ def gguf_or_unchanged(
     return replace(made, files=(*made.files, *copied(side_files(folder), folder)))
 
 
-def joined(pipeline: Pipeline, target: Path, kind: str, plans: Sequence[tuple[str, Plan]]) -> Plan:
-    """Joins the plans of all parts, and the copies of the files of other parts, to the plan of a folder."""
+def with_tokenizer(pipeline: Pipeline, part: PipelinePart, each: OpenModel) -> OpenModel:
+    """A text encoder with the files of its tokenizer, which a pipeline has in a folder of its own: those of
+    `tokenizer_2` for `text_encoder_2`."""
+    folder = pipeline.whole.place.path / part.name.replace("text_encoder", "tokenizer")
+    if not part.name.startswith("text_encoder") or not folder.is_dir():
+        return each
+    place, own = Place(folder, (), folder), {path.name for path in side_files(each.place.folder)}
+    names = [path.name for path in side_files(folder) if path.parent == folder and path.name not in own]
+    texts = {name: data for name in names if (data := place.read(name, TOKENIZER_JSON)) is not None}
+    return replace(each, texts={**texts, **each.texts})
+
+
+def joined(
+    pipeline: Pipeline, target: Path, kind: str, plans: Sequence[tuple[str, Plan]],
+    folders: Mapping[str, str] | None = None,
+) -> Plan:  # fmt: skip
+    """Joins the plans of all parts, and the copies of the files of other parts, to the plan of a folder. `folders`: the
+    folder of each part, if it isn't that of its name; then no other files are copied."""
     whole = pipeline.whole
     base = whole.place.path
     others = [base / part.name for part in pipeline.index.parts if not part.has_weights]
-    small = [file for folder in (base, *others) if folder.is_dir() for file in side_files(folder)]
+    copies = [] if folders else [folder for folder in (base, *others) if folder.is_dir()]
+    small = [file for folder in copies for file in side_files(folder)]
     used = {file.relative_to(base).parts[0] for file in small} | {part.name for part in pipeline.index.parts}
     rest = sorted(path.name for path in base.iterdir() if path.name not in used and not path.name.startswith("."))
-    notes = [f"not copied from the source's folder: {', '.join(rest)}"] if rest else []
+    notes = [f"not copied from the source's folder: {', '.join(rest)}"] if rest and not folders else []
     fields: dict[str, Any] = {"files": copied(small, base), "texts": {}, "reports": {}, "keys": {}}
     for part, plan in plans:
-        fields["files"] += [replace(file, name=f"{part}/{file.name}") for file in plan.files]
+        folder = folders[part] if folders else part
+        fields["files"] += [replace(file, name=f"{folder}/{file.name}") for file in plan.files]
         for name in ("texts", "reports"):
             separator = "/" if name == "texts" else "."
             fields[name] |= {f"{part}{separator}{key}": value for key, value in getattr(plan, name).items()}

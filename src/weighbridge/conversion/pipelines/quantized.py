@@ -45,7 +45,7 @@ def plan_quantized(
     plans: list[tuple[str, Plan]] = []
     for part, each in pipeline.models:
         quantize = partial(_quantize, path / part.name / f"{part.name}.gguf", ftype, options, write)
-        plans.append((part.name, gguf_or_unchanged(part, each, quantize, plan)))
+        plans.append((part.name, gguf_or_unchanged(pipeline, part, each, quantize, plan)))
     check_some(pipeline, plans)
     whole = joined(pipeline, path, "gguf", plans)
     made = [(part, one) for part, one in plans if isinstance(one, QuantizePlan)]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.imports.tables import read_table
+from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.base.words import plural
 from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
-from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.names import Renaming, table, to_original
+from weighbridge.models.diffusion.parts import PipelinePart
 from weighbridge.models.diffusion.pipeline import Pipeline, pipeline_of
+from weighbridge.models.locate import Place
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import RenamedTensor, with_nodes
+from weighbridge.tensors import np
+from weighbridge.tensors.nodes import const
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 _HINT: Final = "a slash at the end of DST names a folder, which every pipeline can be written to"
 #: Names of text encoders that aren't those of the encoder itself.
 _OUTSIDE: Final = ("text_projection.", "logit_scale")
+_TEXT_ENCODERS: Final = "text_encoders."
+_SENTENCEPIECE: Final = ("spiece.model", "tokenizer.model")
 
 
 class PartPlace(NamedTuple):
@@ -35,10 +43,21 @@ class PartPlace(NamedTuple):
     prefix: str
     names: str | None
     below: str
+    whole: bool
+    renamed: Mapping[str, str]
+    tokenizer: str
+    file: str
+
+
+class FilePlaces(NamedTuple):
+    """The places of a model's parts, and whether one file holds all."""
+
+    parts: Mapping[str, PartPlace]
+    alone: bool
 
 
 @cache
-def places(model: str) -> Mapping[str, PartPlace] | None:
+def places(model: str) -> FilePlaces | None:
     """The places of parts in the single file of a model, a row of diffusion.toml; None if it has none."""
     return next((build_places(raw) for raw in tables() if model in raw["models"]), None)
 
@@ -49,13 +68,17 @@ def tables() -> list[dict[str, Any]]:
     return rows
 
 
-def build_places(raw: Mapping[str, Any]) -> Mapping[str, PartPlace]:
+def build_places(raw: Mapping[str, Any]) -> FilePlaces:
     """The places of a row."""
-    return {
-        part: PartPlace(row["prefix"], row.get("names"), row.get("below", ""))
+    parts = {
+        part: PartPlace(
+            row.get("prefix", ""), row.get("names"), row.get("below", ""), row.get("whole", False),
+            row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""),
+        )
         for part, row in raw.items()
-        if part != "models"
-    }
+        if isinstance(row, dict)
+    }  # fmt: skip
+    return FilePlaces(parts, all(place.prefix for place in parts.values()))
 
 
 def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
@@ -63,29 +86,24 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     pipeline = pipeline_of(model)
     found = denoiser_of(pipeline)
     known = places(found.row.id)
-    if known is None:
-        raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=_HINT)
+    if known is None or not known.alone:
+        hint = _HINT if known is None else f"{_HINT}; --comfy-folders writes a file per part"
+        raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=hint)
     tensors: dict[str, Node] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
-        if part.name not in known:
-            losses.append(Loss(f"left out: {part.name} ({part.class_name}), which has no place in a single file"))
-            continue
-        try:
-            named = part_in_file(each, known[part.name])
-        except FormatError as error:
-            raise FormatError(error.reason, path=str(each.place.path)) from None
-        losses += [Loss("left out: a single file has no such name", f"{part.name}.{name}") for name in named.unknown]
-        renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
-        stored = packed_rename.parts(each, named.tensors, renamed)
-        tensors |= {known[part.name].prefix + name: node for name, node in stored.items()}
+        stored, left = stored_part(pipeline, part, each, known.parts.get(part.name))
+        losses += left
+        for name, node in stored.items():
+            place = known.parts[part.name]
+            tensors[(_TEXT_ENCODERS if name == place.tokenizer else place.prefix) + name] = node
     whole = with_nodes(model, tensors)
     draft = to_comfy(whole, options) if isinstance(options, ComfyOptions) else to_container(whole, options, kind)
     draft.metadata = {"format": "pt"}
     draft.losses += losses
     files = [part.name for part in pipeline.index.parts if not part.has_weights]
     draft.losses += [Loss(f"left out: the files of {', '.join(files)}")] if files else []
-    if absent := [name for name in known if name not in {part.name for part in pipeline.index.models}]:
+    if absent := [name for name in known.parts if name not in {part.name for part in pipeline.index.models}]:
         draft.notes.append(f"the pipeline has no {', '.join(absent)}")
     draft.notes.append(
         f"{found.title}: a checkpoint of {plural(len(pipeline.models), 'part')}, with the names of ComfyUI"
@@ -93,27 +111,59 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     return draft
 
 
+def stored_part(
+    pipeline: Pipeline, part: PipelinePart, each: OpenModel, place: PartPlace | None
+) -> tuple[dict[str, Node], list[Loss]]:
+    """The stored tensors of a part under the names of its single file, without prefix, and the losses."""
+    title = f"{part.name} ({part.class_name})"
+    losses = left_out(each)
+    if place is None:
+        return {}, [*losses, Loss(f"left out: {title}, which has no place in a single file")]
+    try:
+        named = part_in_file(each, place)
+    except FormatError as error:
+        raise FormatError(error.reason, path=str(each.place.path)) from None
+    if named.unknown and place.whole:
+        first = f"{part.name}.{named.unknown[0]}"
+        return {}, [*losses, Loss(f"left out: {title}, because a single file has no name for {first}")]
+    losses += [Loss("left out: a single file has no such name", f"{part.name}.{name}") for name in named.unknown]
+    renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
+    stored = packed_rename.parts(each, named.tensors, renamed)
+    if place.tokenizer:
+        folder = pipeline.whole.place.path / part.name.replace("text_encoder", "tokenizer")
+        files = Place(folder, (), folder)
+        data = next((data for name in _SENTENCEPIECE if (data := files.read(name, TOKENIZER_JSON))), None)
+        if data is None:
+            names = " or ".join(_SENTENCEPIECE)
+            losses.append(Loss(f"{place.tokenizer}: {folder} has no {names}, without which ComfyUI can't read texts"))
+        else:
+            stored[place.tokenizer] = const(np.frombuffer(data, np.uint8), U8)
+    return stored, losses
+
+
 def denoiser_of(pipeline: Pipeline) -> DiffusionModel:
     """The model that decides the layout of the file."""
-    found = [each.diffusion for _, each in pipeline.models if each.diffusion and each.diffusion.denoises]
+    found = denoisers_of(pipeline)
     if len(found) > 1:
-        raise UnsupportedError(
-            f"{found[0].title} has {plural(len(found), 'denoiser')}, and a single file holds one", hint=_HINT
-        )
+        title = next(iter(found.values())).title
+        raise UnsupportedError(f"{title} has {plural(len(found), 'denoiser')}, and a single file holds one", hint=_HINT)
+    return next(iter(found.values()))
+
+
+def denoisers_of(pipeline: Pipeline) -> dict[str, DiffusionModel]:
+    """The denoisers by the names of their parts. UnsupportedError without one, and for several models."""
+    models = {part.name: each.diffusion for part, each in pipeline.models}
+    found = {name: model for name, model in models.items() if model and model.denoises}
     if not found:
         parts = ", ".join(f"{part.name} ({part.class_name})" for part, _ in pipeline.models)
         raise UnsupportedError(f"{pipeline.whole.place.path}: no table has the names of {parts}", hint=_HINT)
-    return found[0]
+    return found
 
 
 def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
     """The tensors of a part under the names of the single file, without prefix."""
     tensors: Mapping[str, LogicalTensor] = each.logical
-    start = place.below
-    if start and not any(name.startswith(start) for name in tensors):
-        origin = {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in tensors}
-    else:
-        origin = {name: name for name in tensors}
+    origin = _names_in_file(tensors, place)
     tensors = {name: tensors[old] for name, old in origin.items()}
     found = each.diffusion
     names = table(place.names) if place.names else found.names if found and found.denoises else None
@@ -122,3 +172,14 @@ def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
     named = to_original(names, tensors)
     sources = {name: tuple(origin[old] for old in olds) for name, olds in named.sources.items()}
     return Renaming(named.tensors, sources, tuple(origin[name] for name in named.unknown))
+
+
+def _names_in_file(names: Iterable[str], place: PartPlace) -> dict[str, str]:
+    """Names with the beginnings of a single file -> those of the folder."""
+    if (start := place.below) and not any(name.startswith(start) for name in names):
+        return {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in names}
+    renamed = place.renamed.items()
+    return {
+        next((new + name.removeprefix(old) for old, new in renamed if name.startswith(old)), name): name
+        for name in names
+    }

@@ -19,6 +19,7 @@ from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
     CastOptions,
+    ComfyFolderOptions,
     ComfyOptions,
     GenericGgufOptions,
     GgufFileOptions,
@@ -85,7 +86,10 @@ def _build_parts(model: OpenModel, target: Target, write: WriteOptions, keep_nam
     from weighbridge.conversion.pipelines.folder import plan_folder
     from weighbridge.models.diffusion.pipeline import pipeline_of
 
-    if not isinstance(target.options, HfOptions | TorchFolderOptions | GgufOptions):
+    if isinstance(target.options, ComfyFolderOptions):
+        from weighbridge.conversion.pipelines.comfy_folders import plan_comfy_folders as plan_folder
+
+    if not isinstance(target.options, HfOptions | TorchFolderOptions | GgufOptions | ComfyFolderOptions):
         title = target.options.title
         raise UsageError(
             f"{model.place.path} is a pipeline of several models, which isn't written as {title}",
@@ -262,6 +266,10 @@ def _to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, kind: 
     return to_folder(model, options, WEIGHTS[kind])
 
 
+def _to_comfy_folders(model: OpenModel, options: ComfyFolderOptions, kind: str) -> PlanBuilder:
+    raise UsageError(f"{model.place.path} isn't a pipeline of several models", hint="leave out --comfy-folders")
+
+
 def _to_comfy(model: OpenModel, options: ComfyOptions, kind: str) -> PlanBuilder:
     from weighbridge.conversion.comfy import to_comfy
 
@@ -296,6 +304,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         WhisperOptions: (None, _to_ggml),
         GraphOptions: (None, _to_graph),
         ComfyOptions: (None, _to_comfy),
+        ComfyFolderOptions: (None, _to_comfy_folders),
         HfOptions: (unwrapped_folder, _to_folder),
         TorchFolderOptions: (unwrapped_folder, _to_folder),
     }

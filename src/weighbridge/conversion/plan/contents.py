@@ -28,6 +28,8 @@ from weighbridge.tensors.scratch import Bytes, scratch_buffers
 # Computed slabs are smaller than copied ones, so that source, temporary and result stay in the cache.
 _COMPUTED_SLAB = MIB
 _COMPUTED_COST = 4 * MIB
+# A slab is halved if the half needs at most this share of its memory.
+_WORTH = 0.75
 # Slabs that are examined to find a node's peak. Costs repeat along the rows, so a few dozen suffice.
 _SAMPLES = 32
 # Python itself takes 37 us for a slab whose kernel takes 1.8 ms (Q4_K with AVX-512, half a million weights), under one
@@ -64,9 +66,13 @@ def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int
         rows, bound = min(total, max(1, _COMPUTED_SLAB // width)), min(budget, _COMPUTED_COST)
     else:
         rows, bound = min(total, max(1, SLAB // width)), budget
-    while rows > 1 and slab_cost(nodes, rows) > bound:
-        rows = -(-rows // 2)
     cost = slab_cost(nodes, rows)
+    while rows > 1 and cost > bound:
+        half = -(-rows // 2)
+        less = slab_cost(nodes, half)
+        if cost <= budget and less > cost * _WORTH:
+            break  # a row needs almost as much, such as a tile of scales, which each smaller slab would compute again
+        rows, cost = half, less
     if cost > budget:
         raise RefusedError(
             f"{name}: one row needs {cost} bytes of memory at a time, the budget of a worker is {budget}",

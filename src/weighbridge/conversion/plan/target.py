@@ -19,6 +19,7 @@ from weighbridge.conversion.options import (
     AdapterOptions,
     CastOptions,
     CheckpointOptions,
+    ComfyFolderOptions,
     ComfyOptions,
     GenericGgufOptions,
     MlxTowersOptions,
@@ -44,6 +45,7 @@ DCP: Final = "dcp"
 _BY_OPTION: Final[Mapping[tuple[str, str], type[TargetOptions]]] = MappingProxyType(
     {
         ("hf", "scheme"): SchemeOptions,
+        ("hf", "comfy_folders"): ComfyFolderOptions,
         ("safetensors", "comfy_quant"): ComfyOptions,
         ("gguf", "arch"): GenericGgufOptions,
         ("gguf", "mmproj"): MmprojOptions,

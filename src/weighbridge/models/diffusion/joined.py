@@ -27,14 +27,18 @@ def open_pipeline(place: Place, sources: Sequence[Source]) -> JoinedModel:
     indexes = []
     for part in pipeline.models:
         files = locate(place.path / part.name)
-        parsed = [opening.parse(next(remaining)) for _ in files.weights]
-        whole = parsed[0] if len(parsed) == 1 and files.shards is None else sharded.merge(parsed, files.shards)
-        indexes.append(under_part(part.name, whole))
+        indexes.append(under_part(part.name, part_index(files, [next(remaining) for _ in files.weights])))
     index = joined_index(indexes, ((number, entry) for number, each in enumerate(indexes) for entry in each))
     formats = {each.format for each in indexes}
     metadata = {key: value for each in indexes for key, value in each.metadata.items()}
     index = replace(index, format=formats.pop() if len(formats) == 1 else _PLAIN, metadata=metadata)
     return JoinedModel(index, StoredTensors(index), notes=(pipeline.words,))
+
+
+def part_index(files: Place, sources: Sequence[Source]) -> Index:
+    """The index of a part, which may be in several files."""
+    parsed = [opening.parse(source) for source in sources]
+    return parsed[0] if len(parsed) == 1 and files.shards is None else sharded.merge(parsed, files.shards)
 
 
 def under_part(part: str, index: Index) -> Index:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
-from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
+from weighbridge.models.diffusion.joined import part_index
+from weighbridge.models.diffusion.model import DIFFUSERS
 from weighbridge.models.diffusion.parts import PipelineIndex, PipelinePart, read_index
+from weighbridge.models.diffusion.tensors import named_tensors
+from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
-from weighbridge.models.stored_tensors import RenamedTensors
+from weighbridge.models.stored_tensors import Dropped, RenamedTensors
+from weighbridge.models.transform.base import with_nodes
+
+_CONFIG: Final = "config.json"
 
 
 @dataclass(frozen=True)
@@ -23,20 +31,49 @@ class Pipeline:
 
 
 def pipeline_of(model: OpenModel) -> Pipeline:
-    """Divides a pipeline into the models of its parts, which share the files of `model`. Raises UnsupportedError for a
-    part in a GGUF, whose keys describe its tensors."""
-    if ggufs := [path for path in model.place.weights if path.suffix == ".gguf"]:
-        raise UnsupportedError(f"{ggufs[0]} is a part of the pipeline as a GGUF", hint="convert it by itself")
+    """Divides a pipeline into the models of its parts, which share the files of `model`. A part in a GGUF has the names
+    of its folder, in the types of the GGUF. Raises UnsupportedError if no table has them."""
     index = read_index(model.place.path)
     assert index is not None  # the pipeline was opened
+    files = dict(zip(model.place.weights, model.index.files, strict=False))
     models = []
     for part in index.models:
         prefix, folder = f"{part.name}.", model.place.path / part.name
-        names = {entry.name.removeprefix(prefix): entry for entry in model.index if entry.name.startswith(prefix)}
-        entries = tuple(msgspec.structs.replace(entry, name=name) for name, entry in names.items())
         weights = tuple(path for path in model.place.weights if path.is_relative_to(folder))
         place = replace(model.place, path=folder, folder=folder, weights=weights, trainer="", notes=())
+        if all(path.suffix == ".gguf" for path in weights):
+            stored = OpenModel(place, part_index(locate(folder), [files[path] for path in weights]))
+            models.append((part, under_folder_names(part, stored)))
+            continue
+        names = {entry.name.removeprefix(prefix): entry for entry in model.index if entry.name.startswith(prefix)}
+        entries = tuple(msgspec.structs.replace(entry, name=name) for name, entry in names.items())
         metadata = {key.removeprefix(prefix): text for key, text in model.metadata.items() if key.startswith(prefix)}
         nodes = RenamedTensors(model.stored, {name: entry.name for name, entry in names.items()})
         models.append((part, OpenModel(place, replace(model.index, entries=entries, metadata=metadata), nodes=nodes)))
     return Pipeline(model, index, tuple(models))
+
+
+def under_folder_names(part: PipelinePart, model: OpenModel) -> OpenModel:
+    """A GGUF under the names of diffusers or transformers, with the config.json of its folder. A language model without
+    one has the config that its keys describe."""
+    from weighbridge.tensors.nodes import Node, decode
+
+    found, texts = model.diffusion, dict[str, bytes]()
+    missing: tuple[str, ...] = ()
+    has_config = (model.place.path / _CONFIG).is_file()
+    if found is not None:
+        named = named_tensors(model, found, DIFFUSERS)
+        tensors, missing = named.tensors, named.others
+    else:
+        tensors = dict(model.resolved.save_all("hf"))
+        texts = {} if has_config else {_CONFIG: json.dumps(dict(model.to_hf_config().config), indent=2).encode()}
+    entries = model.index.by_name
+    dropped = [Dropped(name, part.name, "no name in diffusers", 1, entries[name].nbytes) for name in missing]
+    notes = (
+        () if has_config or texts else (f"{part.name}: the folder of the GGUF has no {_CONFIG}, so none is written",)
+    )
+    plain = replace(
+        model, index=replace(model.index, format="safetensors", metadata={}), texts=texts, left_out=tuple(dropped),
+        place=replace(model.place, notes=notes),
+    )  # fmt: skip
+    return with_nodes(plain, {name: node if isinstance(node, Node) else decode(node) for name, node in tensors.items()})

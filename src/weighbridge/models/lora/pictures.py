@@ -156,8 +156,13 @@ def parts_of_file(model: OpenModel) -> list[PicturePart]:
     return parts
 
 
+_UNQUANTIZED: Final = "convert the pipeline to a folder first: wb convert PIPELINE/ FOLDER/"
+
+
 def parts_of_pipeline(model: OpenModel) -> list[PicturePart]:
     parts: list[PicturePart] = []
+    if ggufs := [path for path in model.place.weights if path.suffix == ".gguf"]:
+        raise UnsupportedError(f"{ggufs[0]} is a GGUF, which a LoRA isn't merged into", hint=_UNQUANTIZED)
     for part, each in pipeline_of(model).models:
         start, found = f"{part.name}.", each.diffusion
         if found is not None and found.denoises:

@@ -2,35 +2,240 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from functools import cached_property
+from types import MappingProxyType
+from typing import ClassVar, Final
 
-from weighbridge.base.dtypes import U8
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import E4M3, F32, MXFP8, NVFP4, U8, DType
+from weighbridge.base.records import dataclass
+from weighbridge.base.spec import Spec
+from weighbridge.packings import hadamard
+from weighbridge.packings.base import NoBlockForm
+from weighbridge.packings.canonical import SubtractModulo
+from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read import compressed, scaled_float
+from weighbridge.packings.read.microscaled import Microscaled
 from weighbridge.packings.schema.base import Match
-from weighbridge.packings.schema.comfy import TILE, TiledScales, layout_of
+from weighbridge.packings.schema.comfy import TILE, ComfyLayout
 from weighbridge.packings.schema.scaled_float import ScaledFloatLayout
-from weighbridge.tensors import nodes
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes.base import Bytes
+from weighbridge.tensors.nodes.quantized import Packing
+
+_SMOOTHING: Final = "smoothing"
 
 
-def build(match: Match[Any], stored: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    weight, scales, layout = stored["weight"], stored["scales"], match.layout
-    if isinstance(layout, TiledScales):
-        return scaled_float.build_scaled(match.spec, layout_of(layout), weight, _untiled(scales, layout))
-    if isinstance(layout, ScaledFloatLayout):
-        return scaled_float.build_scaled(match.spec, layout, weight, scales)
-    return compressed.build_bytes(match, {"codes": weight, "scales": scales})
+    layout = match.layout
+    tensor = _BUILDERS.get(layout.format, _floats)(match, stored)
+    if not layout.rotated and not layout.smoothed:
+        return tensor
+    members = dict(tensor.members)
+    if layout.smoothed:
+        members[_SMOOTHING] = nodes.cast(nodes.reshape(stored["smoothing"], (match.shape[1],)), F32)
+    return QuantizedTensor(match.spec, Adjusted(tensor.packing, layout.rotated, layout.smoothed), members)
 
 
-def _untiled(scales: Node, layout: TiledScales) -> Node:
-    """Scales in tiles of cuBLAS as rows, without padding."""
+@dataclass(frozen=True)
+class Adjusted(NoBlockForm):
+    """Another packing whose rows are rotated back, in groups of `rotated` columns (0: they aren't), and whose columns
+    are then multiplied by the scales of inputs, F32 [in], if it has them."""
+
+    inner: Packing
+    rotated: int
+    smoothed: bool
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def code_bits(self) -> int:
+        return self.inner.code_bits
+
+    @cached_property
+    def row_map(self) -> Mapping[str, int]:
+        return {**self.inner.row_map, **({_SMOOTHING: 0} if self.smoothed else {})}
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        self.inner.decode(spec, parts, lo, hi, out)
+        if self.rotated:
+            hadamard.rotate(out, self.rotated)
+        if self.smoothed:
+            rows = out.reshape(hi - lo, -1)
+            rows *= parts[_SMOOTHING].view(np.float32)
+
+
+# ------------------------------------------------------------------------------------------------ floats
+
+
+def _floats(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    return scaled_float.build_scaled(match.spec, match.layout.inner, stored["weight"], stored["scales"])
+
+
+def _mxfp8(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    rows, columns = match.shape
+    layout = ScaledFloatLayout(E4M3, (1, MXFP8.group), (rows, columns // MXFP8.group))
+    return scaled_float.build_scaled(match.spec, layout, stored["weight"], untiled(stored["scales"], *layout[2]))
+
+
+def _nvfp4(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    rows, columns = match.shape
+    members = {
+        "codes": swapped(stored["weight"]),
+        "scales": nodes.bitcast(
+            untiled(stored["scales"], rows, columns // NVFP4.group), NVFP4.scale, columns // NVFP4.group
+        ),
+        "global": nodes.reshape(stored["global"], (1,)),
+    }
+    return QuantizedTensor(match.spec, Microscaled(NVFP4, overall=True), members)
+
+
+@dataclass(frozen=True)
+class SwapNibbles:
+    """Bytes with their two halves in the other order."""
+
+    quantizes: ClassVar[bool] = False
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        return {"bytes": source}
+
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        np.bitwise_or(source << 4, source >> 4, out=outs["bytes"])
+
+
+def swapped(codes: Node) -> Node:
+    """Pairs of codes with the first one in the other half of the byte."""
+    return nodes.pack(codes, SwapNibbles())["bytes"]
+
+
+def untiled(scales: Node, rows: int, groups: int) -> Node:
+    """Scales in tiles of cuBLAS as rows of bytes, without padding."""
     height, width = TILE
-    down, across = -(-layout.rows // height), -(-layout.groups // width)
+    down, across = -(-rows // height), -(-groups // width)
     flat = nodes.reshape(nodes.bitcast(scales, U8, scales.spec.shape[-1]), (scales.spec.elements,))
     tile, part = height * width, height // 4
     shape = (down, 4, part, across, width)
-    rows = nodes.strided(flat, 0, shape, (across * tile, width, 4 * width, tile, 1))
-    grid = nodes.reshape(rows, (down * height * across * width,))
-    return nodes.strided(grid, 0, (layout.rows, layout.groups), (across * width, 1))
+    grid = nodes.strided(flat, 0, shape, (across * tile, width, 4 * width, tile, 1))
+    return nodes.strided(nodes.reshape(grid, (flat.spec.elements,)), 0, (rows, groups), (across * width, 1))
+
+
+def tiled(scales: Node) -> Node:
+    """Scales [rows, groups] in tiles of cuBLAS, padded with zeros to whole tiles."""
+    (rows, groups), dtype, (height, width) = scales.spec.shape, scales.spec.dtype, TILE
+    down, across = -(-rows // height), -(-groups // width)
+    for axis, missing in ((1, across * width - groups), (0, down * height - rows)):
+        shape = (rows, missing) if axis else (missing, across * width)
+        scales = nodes.concat([scales, nodes.zeros(shape, dtype)], axis) if missing else scales
+    row = across * width
+    flat = nodes.reshape(scales, (scales.spec.elements,))
+    part = height // 4
+    tiles = nodes.strided(flat, 0, (down, across, part, 4, width), (height * row, width, row, part * row, 1))
+    return nodes.reshape(tiles, (down * height, row))
+
+
+# ------------------------------------------------------------------------------------------------ integers
+
+
+def _int8(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    return compressed.build_bytes(match, {"codes": stored["weight"], "scales": stored["scales"]})
+
+
+def _blocks(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    down, across = stored["scales"].spec.shape
+    flat, height = nodes.reshape(stored["scales"], (down * across,)), match.shape[0] // down
+    by_row = nodes.reshape(nodes.strided(flat, 0, (down, height, across), (across, 0, 1)), (match.shape[0], across))
+    return compressed.build_bytes(match, {"codes": stored["weight"], "scales": by_row})
+
+
+def _codes(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> Node:
+    """Codes of 4 bits, one per byte."""
+    weight = stored["weight"]
+    return nodes.codes(nodes.bitcast(weight, U8, weight.spec.shape[1]), "stream", 4, match.shape[1])
+
+
+def _w4a4(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    """Signed codes."""
+    codes = nodes.pack(_codes(match, stored), SubtractModulo(8, 4, U8))["bytes"]
+    scales = nodes.reshape(stored["scales"], (match.shape[0], 1))
+    packing = IntQuant("comfy", 8, 4, match.shape[1], scales.spec.dtype, 8)
+    return QuantizedTensor(match.spec, packing, {"codes": codes, "scales": scales})
+
+
+@dataclass(frozen=True)
+class CenteredCodes(NoBlockForm):
+    """value = (code - 8) * scale + zero, for groups of columns. Members: codes U8 [out, in], one per byte; scales and
+    zeros, F32 [out, groups]."""
+
+    group: int
+    name: str = field(default="comfy", init=False)
+    code_bits: int = field(default=4, init=False)
+    row_map: ClassVar[Mapping[str, int]] = MappingProxyType({"codes": 1, "scales": 1, "zeros": 1})
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        groups = out.reshape(-1, self.group)
+        np.subtract(parts["codes"].reshape(groups.shape), np.float32(8), out=groups)
+        groups *= parts["scales"].view(np.float32)[:, None]
+        groups += parts["zeros"].view(np.float32)[:, None]
+
+
+def _w4a16(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    parameters = {role: nodes.cast(nodes.transpose(stored[role]), F32) for role in ("scales", "zeros")}
+    return QuantizedTensor(match.spec, CenteredCodes(match.group or 0), {"codes": _codes(match, stored), **parameters})
+
+
+@dataclass(frozen=True)
+class CodebookBytes(NoBlockForm):
+    """value = round(codebook[code] * scale), at most 127, * channel. Members: codes U8 [out, in], one per byte; scales
+    of `scale_dtype` [out, groups]; channel F32 [out, 1]; codebook F32 [16]."""
+
+    group: int
+    scale_dtype: DType
+    name: str = field(default="comfy", init=False)
+    code_bits: int = field(default=4, init=False)
+    row_map: ClassVar[Mapping[str, int]] = MappingProxyType({"codes": 1, "scales": 1, "channel": 1, "codebook": 0})
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        np.take(parts["codebook"].view(np.float32), parts["codes"], out=out, mode="clip")
+        groups, rows = out.reshape(-1, self.group), out.reshape(hi - lo, -1)
+        groups *= kernels.widened(self.scale_dtype, parts["scales"])[:, None]
+        np.clip(np.rint(out, out=out), -127, 127, out=out)
+        rows *= parts["channel"].view(np.float32)[:, None]
+
+
+#: Without a codebook, codes stand for these.
+_EVEN: Final = np.arange(-8, 8, dtype=np.float32)
+
+
+def _w4a8(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    scales = stored["scales"]
+    if scales.spec.dtype is U8:
+        scales = nodes.bitcast(scales, E4M3, scales.spec.shape[1])
+    members = {
+        "codes": _codes(match, stored), "scales": scales,
+        "channel": nodes.reshape(stored["channel"], (match.shape[0], 1)),
+        "codebook": stored["codebook"] if "codebook" in stored else nodes.const(_EVEN, F32),
+    }  # fmt: skip
+    return QuantizedTensor(match.spec, CodebookBytes(match.group or 0, scales.spec.dtype), members)
+
+
+_Builder = Callable[[Match[ComfyLayout], Mapping[str, Node]], QuantizedTensor]
+#: The other formats are floats with one scale, or one per row or block.
+_BUILDERS: Final[Mapping[str, _Builder]] = MappingProxyType(
+    {
+        "mxfp8": _mxfp8,
+        "nvfp4": _nvfp4,
+        "int8_tensorwise": _int8,
+        "int8_blockwise": _blocks,
+        "convrot_w4a4": _w4a4,
+        "awq_w4a16": _w4a16,
+        "asym_w4a8_int8": _w4a8,
+    }
+)

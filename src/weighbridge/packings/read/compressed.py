@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def build(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
     return QuantizedTensor(match.spec, packing, members)
 
 
-def build_bytes(match: Match[str], stored: Mapping[str, Node]) -> QuantizedTensor:
+def build_bytes(match: Match[Any], stored: Mapping[str, Node]) -> QuantizedTensor:
     """Codes of a byte each, with scales and zero points."""
     outer = match.shape[0]
     members = {"codes": stored["codes"]} | {

@@ -1,43 +1,59 @@
 """ComfyUI's quantized layers: JSON with a `format`, in a U8 tensor P.comfy_quant, or for all layers in the metadata of
 the file (`_quantization_metadata`).
 
-    float8_e4m3fn, float8_e5m2   P.weight, P.weight_scale: one F32
+    float8_e4m3fn, float8_e5m2   P.weight, P.weight_scale: one F32; with _rowwise or _blockwise: one per row or block
     mxfp8                        P.weight F8_E4M3, P.weight_scale U8 or F8_E8M0, a power of two per 32 columns, in tiles
-    int8_tensorwise              P.weight I8, P.weight_scale F32: one, or one a row
+    nvfp4                        P.weight U8 [out, in / 2], P.weight_scale U8 or F8_E4M3 per 16 columns, in tiles,
+                                 P.weight_scale_2 F32; P.pre_quant_scale [in]: scales of inputs, so of columns
+    int8_tensorwise              P.weight I8, P.weight_scale F32: one, or one per row; may be rotated (convrot)
+    int8_blockwise               P.weight I8, P.weight_scale F32 [out / 128, in / 128]
+    convrot_w4a4                 P.weight I8 [out, in / 2], P.weight_scale F32 [out]; rotated
+    awq_w4a16                    P.weight I8 [out, in / 2], P.weight_scale, P.weight_zeros [in / 64, out]:
+                                 (code - 8) * scale + zero
+    asym_w4a8_int8               P.weight I8 [out, in / 2], P.weight_s_rel [out, in / 16], P.weight_s_channel [out],
+                                 P.weight_codebook [16]: round(codebook[code] * s_rel) * s_channel; rotated
 
-A tile has the scales of 128 rows and 4 groups, in cuBLAS's order: that of row 32a + b and group c is byte 16b + 4a + c.
-Other formats are refused (nvfp4 also has its codes in the other order than ModelOpt's), and so are rotated weights.
-Source: comfy-kitchen of 2026-08-21 (float_utils.py `to_blocked`, tensor/*.py), ComfyUI QUANTIZATION.md.
+The first code of a byte is in its high nibble in nvfp4, in its low nibble elsewhere. A tile has the scales of 128 rows
+and 4 groups, in cuBLAS's order: that of row 32a + b and group c is byte 16b + 4a + c. Rotated rows are multiplied by
+Hadamard matrices (`packings/hadamard.py`), in groups of `convrot_groupsize` columns.
+Sources: comfy-kitchen of 2026-08-21 (float_utils.py `to_blocked`, tensor/*.py, backends/eager), ComfyUI (comfy/ops.py
+`_load_quantized_module`, QUANTIZATION.md); int8_blockwise, _rowwise and _blockwise: silveroxides/convert_to_quant.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.dtypes import BY_NAME, E4M3, E8M0, F32, U8
+from weighbridge.base.dtypes import BY_NAME, E4M3, E8M0, F32, MXFP8, NVFP4, U8, DType, MicroscaledType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON
-from weighbridge.base.spec import Spec
 from weighbridge.packings.schema import compressed, scaled_float
-from weighbridge.packings.schema.base import METADATA, Evidence, Group, Member, PackingSchema, Solution
-from weighbridge.packings.schema.scaled_float import ScaledFloatLayout
+from weighbridge.packings.schema.base import FLOATS, METADATA, Evidence, Group, Member, PackingSchema, Solution
 
 #: Rows and columns of a tile of scales.
 TILE: Final = (128, 4)
-_GROUP: Final = 32  # columns that share a scale of mxfp8
 _KEY: Final = "_quantization_metadata"
 _PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.", "model.")
 _FLOATS: Final = {"float8_e4m3fn": E4M3, "float8_e5m2": BY_NAME["F8_E5M2"]}
+_I8: Final = BY_NAME["I8"]
+_SIZES: Final = tuple(4**n for n in range(1, 9))  # of rotations
+_ROTATED: Final = 256  # columns of a group, and of the blocks below, unless the settings have others
+_BLOCK: Final = 128
+_AWQ_GROUP: Final = 64
+_W4A8_GROUP: Final = 16
 
 
-class TiledScales(NamedTuple):
-    """8-bit floats with scales in tiles: the shape of the scales without padding."""
+class ComfyLayout(NamedTuple):
+    """How a layer is stored: its format, the columns that are rotated together (0: none), and whether its columns have
+    scales of inputs. `inner`: the layout of a form that other packings share."""
 
-    rows: int
-    groups: int
+    format: str
+    rotated: int = 0
+    smoothed: bool = False
+    inner: Any = None
 
 
 def _applies(group: Group) -> bool:
@@ -69,56 +85,179 @@ def _settings(group: Group) -> Mapping[str, Any]:
         settings = json.loads(group.values["config"])
     except (ValueError, RecursionError):
         settings = None
+    except KeyError:  # a count without data
+        if not group.guess:
+            raise
+        return {"format": _likely(group)}
     if not isinstance(settings, dict):
         raise FormatError("comfy_quant isn't a JSON object", field=group.module)
     return settings
 
 
+def _likely(group: Group) -> str:
+    """The format that the types and shapes of a group suggest, for counts without its settings."""
+    weight, scales = group.specs["weight"], group.specs["scales"]
+    if "channel" in group.specs:
+        return "asym_w4a8_int8"
+    if weight.dtype is _I8:
+        by_row = "convrot_w4a4" if scales.shape == weight.shape[:1] else "int8_tensorwise"
+        return "awq_w4a16" if "zeros" in group.specs else by_row
+    floats = next((name for name, dtype in _FLOATS.items() if dtype is weight.dtype), "nvfp4")
+    return "mxfp8" if floats != "nvfp4" and scales.dtype in (U8, E8M0) else floats
+
+
+def _setting(settings: Mapping[str, Any], name: str, default: int) -> int:
+    """A number, of the layer or of its `params`."""
+    params = settings.get("params")
+    value = settings.get(name, params.get(name) if isinstance(params, Mapping) else None)
+    return default if value is None or isinstance(value, bool) or not isinstance(value, int) else value
+
+
 def _solve(group: Group) -> Solution:
-    settings, weight, scales = _settings(group), group.specs["weight"], group.specs["scales"]
-    name = settings.get("format")
-    if name in _FLOATS:
-        group.need(weight.dtype is _FLOATS[name], f"the weight isn't {name}", _FLOATS[name], weight)
-        group.need(scales.elements == 1, "weight_scale isn't one number", "1", scales)
-        return scaled_float.solve(group, weight)._replace(axes={})
-    if name == "mxfp8":
-        return _solve_tiled(group, weight, scales)
-    if name == "int8_tensorwise" and not settings.get("convrot") and "smoothing" not in group.specs:
-        specs = {"codes": weight, "scales": scales}
-        group.need(weight.dtype is BY_NAME["I8"], "the weight isn't int8", "I8", weight)
-        return compressed.solve_bytes(group._replace(specs=specs))._replace(units={})
-    rotated = " with rotated weights" if settings.get("convrot") else ""
-    raise UnsupportedError(
-        f"{group.module} is quantized by ComfyUI as {name!r}{rotated}, which isn't read",
+    settings = _settings(group)
+    name = str(settings.get("format"))
+    solver = _SOLVERS.get(name)
+    if solver is None:
+        raise _refused(group, f"as {name!r}")
+    if "smoothing" in group.specs and name != "nvfp4":
+        raise _refused(group, f"as {name!r} with pre_quant_scale")
+    if len(group.specs["weight"].shape) != 2 and name not in _FLOATS:
+        raise _refused(group, f"as {name!r} in the shape {list(group.specs['weight'].shape)}")
+    return solver(group, settings, name)
+
+
+def _refused(group: Group, how: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{group.module} is quantized by ComfyUI {how}, which isn't read",
         hint="take the file with bf16 or fp8 weights",
     )
 
 
-def _solve_tiled(group: Group, weight: Spec, scales: Spec) -> Solution:
-    group.need(weight.dtype is E4M3 and len(weight.shape) == 2 and weight.shape[-1] % _GROUP == 0,
-               "the weight isn't mxfp8", f"F8_E4M3 [out, a multiple of {_GROUP}]", weight)  # fmt: skip
-    rows, groups = weight.shape[0], weight.shape[1] // _GROUP
+def _rotation(group: Group, settings: Mapping[str, Any], columns: int) -> int:
+    """The columns that are rotated together."""
+    size = _setting(settings, "convrot_groupsize", _ROTATED)
+    group.need(size in _SIZES and columns % size == 0, "the rotated groups don't fit the columns",
+               f"a power of 4 that divides {columns}", size)  # fmt: skip
+    return size
+
+
+def _solve_float(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    weight, scales = group.specs["weight"], group.specs["scales"]
+    kind = name.removesuffix("_rowwise").removesuffix("_blockwise")
+    group.need(weight.dtype is _FLOATS[kind], f"the weight isn't {kind}", _FLOATS[kind], weight)
+    group.need(kind != name or scales.elements == 1, "weight_scale isn't one number", "1", scales)
+    solution = scaled_float.solve(group, weight)
+    return solution._replace(axes={}, layout=ComfyLayout(name, inner=solution.layout))
+
+
+def _solve_tiled(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    """The formats with a scale per group of columns, in tiles."""
+    weight, scales, smoothing = group.specs["weight"], group.specs["scales"], group.specs.get("smoothing")
+    stored, kind = _TILED[name]
+    columns = weight.row_bytes * 8 // kind.bits
+    group.need(weight.dtype is stored and columns % kind.group == 0 < weight.elements,
+               f"the weight isn't {name}", f"{stored} with a multiple of {kind.group} columns", weight)  # fmt: skip
+    rows, groups = weight.shape[0], columns // kind.group
     padded = -(-rows // TILE[0]) * TILE[0] * -(-groups // TILE[1]) * TILE[1]
-    group.need(scales.dtype in (U8, E8M0) and scales.elements == padded > 0, "the tiles don't belong to the weight",
-               f"{padded} bytes of scales", scales)  # fmt: skip
-    return Solution(weight.shape, 8, _GROUP, TiledScales(rows, groups))
+    group.need(scales.dtype in (U8, kind.scale) and scales.elements == padded > 0,
+               "the tiles don't belong to the weight", f"{padded} bytes of scales", scales)  # fmt: skip
+    overall = group.specs.get("global")
+    group.need(name != "nvfp4" or (overall is not None and overall.elements == 1), "weight_scale_2 isn't one number",
+               "F32 []", overall)  # fmt: skip
+    group.need(smoothing is None or smoothing.elements == columns, "pre_quant_scale doesn't belong to the columns",
+               f"[{columns}]", smoothing)  # fmt: skip
+    return Solution((rows, columns), kind.bits, kind.group, ComfyLayout(name, smoothed=smoothing is not None))
 
 
-def layout_of(tiled: TiledScales) -> ScaledFloatLayout:
-    """The layout of the scales once they are in rows."""
-    return ScaledFloatLayout(E4M3, (1, _GROUP), tiled)
+def _solve_int8(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    weight, scales = group.specs["weight"], group.specs["scales"]
+    group.need(weight.dtype is _I8, "the weight isn't int8", "I8", weight)
+    params = settings.get("params")
+    outer = params if isinstance(params, Mapping) else {}
+    rotated = _rotation(group, settings, weight.shape[1]) if settings.get("convrot", outer.get("convrot")) else 0
+    solution = compressed.solve_bytes(group._replace(specs={"codes": weight, "scales": scales}))
+    return solution._replace(units={}, layout=ComfyLayout(name, rotated))
 
 
-COMFY: Final = PackingSchema(
-    "comfy-quant", "comfy", "comfy",
-    {
-        "weight": Member(".weight", selects=True),
-        "scales": Member(".weight_scale", selects=True),
-        "config": Member(".comfy_quant", (U8,), required=False, probe=4096),
-        "global": Member(".weight_scale_2", (F32,), required=False),
-        "smoothing": Member(".pre_quant_scale", required=False),
-    },
-    key="scales", solve=_solve, reader="weighbridge.packings.read.comfy", applies=_applies,
-    ignored=(".input_scale",), bits=8,
-    evidence=Evidence("comfy-quant", "layers quantized by ComfyUI (comfy_quant)", "config"),
+def _solve_blocks(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    weight, scales = group.specs["weight"], group.specs["scales"]
+    size = _setting(settings, "group_size", _setting(settings, "block_size", _BLOCK))
+    (rows, columns), fits = weight.shape, size > 0 and weight.elements > 0
+    group.need(weight.dtype is _I8 and fits and not rows % size and not columns % size,
+               "the weight isn't in whole blocks", f"I8 in blocks of {size}", weight)  # fmt: skip
+    group.need(scales.shape == (rows // size, columns // size), "weight_scale doesn't belong to the weight",
+               f"F32 [{rows // size}, {columns // size}]", scales)  # fmt: skip
+    return Solution(weight.shape, 8, size, ComfyLayout(name))
+
+
+def _nibbles(group: Group, name: str) -> tuple[int, int]:
+    """Rows and columns of a matrix of 4-bit integers."""
+    weight = group.specs["weight"]
+    group.need(weight.dtype in (_I8, U8) and weight.elements, f"the weight isn't {name}", "I8 [out, in / 2]", weight)
+    return weight.shape[0], weight.shape[1] * 2
+
+
+def _solve_w4a4(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    (rows, columns), scales = _nibbles(group, name), group.specs["scales"]
+    group.need(scales.elements == rows, "weight_scale doesn't belong to the rows", f"F32 [{rows}]", scales)
+    return Solution((rows, columns), 4, columns, ComfyLayout(name, _rotation(group, settings, columns)))
+
+
+def _solve_grouped(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    """The formats of 4-bit integers in groups of columns."""
+    (rows, columns), specs, awq = _nibbles(group, name), group.specs, name == "awq_w4a16"
+    size = _setting(settings, "group_size", _AWQ_GROUP if awq else _W4A8_GROUP)
+    group.need(size > 0 and columns % size == 0, "the groups don't fit the columns", f"a divisor of {columns}", size)
+    shape = (columns // size, rows) if awq else (rows, columns // size)
+    shapes = {"scales": shape, **({"zeros": shape} if awq else {"channel": (rows,), "codebook": (16,)})}
+    for member, wanted in shapes.items():
+        spec = specs.get(member)
+        fits = member == "codebook" if spec is None else wanted in (spec.shape, (spec.elements,))
+        group.need(fits, f"{member} doesn't belong to the weight", wanted, spec or "nothing")
+    return Solution((rows, columns), 4, size, ComfyLayout(name, 0 if awq else _rotation(group, settings, columns)))
+
+
+_TILED: Final[Mapping[str, tuple[DType, MicroscaledType]]] = {"mxfp8": (E4M3, MXFP8), "nvfp4": (U8, NVFP4)}
+_Solver = Callable[[Group, Mapping[str, Any], str], Solution]
+_SOLVERS: Final[Mapping[str, _Solver]] = {
+    **dict.fromkeys((*_FLOATS, "float8_e4m3fn_rowwise", "float8_e4m3fn_blockwise"), _solve_float),
+    **dict.fromkeys(_TILED, _solve_tiled),
+    "int8_tensorwise": _solve_int8,
+    "int8_blockwise": _solve_blocks,
+    "convrot_w4a4": _solve_w4a4,
+    **dict.fromkeys(("awq_w4a16", "asym_w4a8_int8"), _solve_grouped),
+}
+
+
+def _schema(name: str, key: str, members: Mapping[str, Member], evidence: Evidence | None = None) -> PackingSchema:
+    return PackingSchema(
+        name, "comfy", "comfy",
+        {
+            "weight": Member(".weight", selects=True),
+            "config": Member(".comfy_quant", (U8,), required=False, probe=4096),
+            **members,
+        },
+        key=key, solve=_solve, reader="weighbridge.packings.read.comfy", applies=_applies,
+        ignored=(".input_scale",), bits=8, evidence=evidence,
+    )  # fmt: skip
+
+
+_MEMBERS: Final = {
+    "scales": Member(".weight_scale", selects=True),
+    "global": Member(".weight_scale_2", (F32,), required=False),
+    "zeros": Member(".weight_zeros", FLOATS, required=False),
+    "smoothing": Member(".pre_quant_scale", FLOATS, required=False),
+}
+COMFY: Final = (
+    _schema(
+        "comfy-quant", "scales", _MEMBERS,
+        Evidence("comfy-quant", "layers quantized by ComfyUI (comfy_quant)", "config"),
+    ),
+    # ModelOpt's layers have a tensor of this name, too
+    _schema("comfy-nvfp4", "global", _MEMBERS),
+    _schema("comfy-w4a8", "scales", {
+        "scales": Member(".weight_s_rel", (F32, E4M3, U8), selects=True),
+        "channel": Member(".weight_s_channel", (F32,)),
+        "codebook": Member(".weight_codebook", (F32,), required=False),
+    }),
 )  # fmt: skip

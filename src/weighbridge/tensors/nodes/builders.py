@@ -54,10 +54,12 @@ def pack(node: Node, packer: Packer, block: int = 1) -> dict[str, PackedMember]:
     return {part: PackedMember(spec, node, packer, part, block) for part, spec in packer.specs(node.spec).items()}
 
 
-def pack_with_global(node: Node, packer: GlobalScalePacker, global_scale: Node) -> dict[str, PackedMemberWithGlobal]:
+def pack_with_global(
+    node: Node, packer: GlobalScalePacker, global_scale: Node, block: int = 1
+) -> dict[str, PackedMemberWithGlobal]:
     """As `pack`, for a packer with a global scale."""
     return {
-        part: PackedMemberWithGlobal(spec, node, packer, part, global_scale=global_scale)
+        part: PackedMemberWithGlobal(spec, node, packer, part, block, global_scale=global_scale)
         for part, spec in packer.specs(node.spec).items()
     }
 

@@ -1,0 +1,74 @@
+"""Plans the parts of a diffusers pipeline as files for the folders of ComfyUI, under the names of single files
+(single_files.toml):
+
+    diffusion_models/NAME.safetensors     the denoiser, quantized by --comfy-quant; two for high and low noise
+    vae/NAME_vae.safetensors
+    text_encoders/t5xxl.safetensors ...   the usual names of text encoders
+
+NAME is the name of the pipeline's folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.conversion.options import ComfyFolderOptions, ComfyOptions, SafetensorsOptions
+from weighbridge.conversion.pipelines.folder import PartPlanner, joined
+from weighbridge.conversion.pipelines.single_file import PartPlace, denoisers_of, places, stored_part
+from weighbridge.conversion.plan.model import Plan
+from weighbridge.conversion.plan.target import Target
+from weighbridge.conversion.result import Loss
+from weighbridge.models.diffusion.pipeline import Pipeline
+from weighbridge.models.transform.base import with_nodes
+
+_DENOISERS: Final = "diffusion_models"
+#: The second denoiser of Wan 2.2 begins at less noise.
+_NOISE: Final = ("_high_noise", "_low_noise")
+
+
+def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) -> Plan:
+    """Plans all parts that have a place. Raises UnsupportedError for a pipeline whose table has no set of files."""
+    path, _, options, _ = target
+    assert isinstance(options, ComfyFolderOptions)
+    denoisers = denoisers_of(pipeline)
+    found = next(iter(denoisers.values()))
+    known = places(found.row.id)
+    if known is None or not any(place.file for place in known.parts.values()):
+        raise UnsupportedError(
+            f"no set of files of {found.title} is known",
+            hint="one file holds all its parts: name a .safetensors" if known else "convert its parts by themselves",
+        )
+    plans: list[tuple[str, Plan]] = []
+    folders: dict[str, str] = {}
+    losses: list[Loss] = []
+    for part, each in pipeline.models:
+        denoises = part.name in denoisers
+        place = known.parts.get("transformer" if denoises else part.name)
+        stored, left = stored_part(pipeline, part, each, place)
+        losses += left
+        if not stored or place is None:
+            continue
+        noise = _NOISE[list(denoisers).index(part.name)] if denoises and len(denoisers) > 1 else ""
+        folder, stem = _file(pipeline.whole.place.path.name, place, denoises, noise)
+        inner = _options(options, ComfyOptions if denoises and options.comfy_quant else SafetensorsOptions)
+        file = Target(path / folder / f"{stem}.safetensors", "safetensors", inner)
+        plans.append((part.name, plan(with_nodes(each, stored), file)))
+        folders[part.name] = folder
+    whole = joined(pipeline, path, "safetensors", plans, folders)
+    without = [part.name for part in pipeline.index.parts if not part.has_weights]
+    files = [Loss(f"left out: the files of {', '.join(without)}")] if without else []
+    return replace(whole, losses=(*whole.losses, *losses, *files))
+
+
+def _file(name: str, place: PartPlace, denoises: bool, noise: str) -> tuple[str, str]:
+    """The folder and the stem of a part's file."""
+    if denoises:
+        return _DENOISERS, name + noise
+    return ("text_encoders", place.file) if place.file else ("vae", f"{name}_vae")
+
+
+def _options(options: ComfyFolderOptions, kind: type[SafetensorsOptions]) -> SafetensorsOptions:
+    values: dict[str, Any] = {one.name: getattr(options, one.name) for one in fields(kind)}
+    return kind(**values)
