@@ -702,6 +702,22 @@ CASES.update({
 })  # fmt: skip
 
 
+#: More blocks than projectors: the reference has one table for the numbers of both.
+CASES["granite4-vision"] = (
+    "Granite4Vision",
+    {
+        "text_config": {**_TEXT, "num_hidden_layers": 6, "pad_token_id": 0},
+        "vision_config": {**_VISION, "model_type": "siglip_vision_model", "hidden_size": 128, "num_hidden_layers": 7},
+        "qformer_config": {
+            **_QFORMER, "num_hidden_layers": 1, "hidden_size": 128, "num_attention_heads": 2,
+            "use_qformer_text_input": False,
+        },
+        "downsample_rate": "1/2", "deepstack_layer_map": [[-6, 3], [-3, 0]], "spatial_target_layers": [4, 1, 5, 2],
+        "spatial_vision_layer": -2, "image_grid_pinpoints": [[56, 56], [56, 112], [112, 56]],
+        "vision_feature_select_strategy": "full",
+    },
+    PREPROCESSOR,
+)  # fmt: skip
 CASES["cogvlm"] = (
     "",
     {

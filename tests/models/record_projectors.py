@@ -35,6 +35,7 @@ _RENAMED = {
         f"vision_tower.{part}.": f"vision_tower.vision_model.{part}."
         for part in ("embeddings", "encoder", "head", "post_layernorm")
     },
+    "granite4_vision": {"model.vision_tower.": "model.vision_tower.vision_model."},
     "lfm2_vl": {"model.vision_tower.": "model.vision_tower.vision_model."},
     "internvl": {
         "vision_tower.": "model.vision_tower.", "multi_modal_projector.": "model.multi_modal_projector.",

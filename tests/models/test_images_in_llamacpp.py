@@ -86,6 +86,13 @@ def in_a_strip(features: Features, image: Any, patch: int) -> Any:
     return features(strip, target_sizes=grid(image, patch)[:, 1:])
 
 
+def tiled(features: Features, image: Any, patch: int) -> Any:
+    """Whole and as its only tile; the features in the order of the layers that they feed."""
+    found = features(image[:, None].expand(-1, 2, -1, -1, -1), image_sizes=torch.tensor([image.shape[-2:]]))
+    first, *others = (torch.cat(parts) for _, parts in sorted(found.deepstack_features, key=lambda pair: pair[0]))
+    return SimpleNamespace(pooler_output=first, deepstack_features=others)
+
+
 def with_places(features: Features, image: Any, patch: int) -> Any:
     axes = (torch.arange(side // patch) for side in image.shape[:-3:-1])
     places = torch.stack(torch.meshgrid(*axes, indexing="xy"), -1).reshape(1, -1, 2)
@@ -112,7 +119,7 @@ SEEN: Final[dict[str, Seen]] = {
     **dict.fromkeys(("qwen2-vl", "qwen2.5-vl", "exaone-4.5"), Seen(twice_in_time, 112)),
     **dict.fromkeys(("glm-4v", "glm-4v-gelu", "glm-ocr", "minimax-m3"), Seen(twice_in_time, 112)),
     **dict.fromkeys(("qwen3-vl", "qwen3.5", "qwen4-exp"), Seen(twice_in_time, 128)),
-    "glm-5.3": Seen(twice_in_time, 56),
+    "glm-5.3": Seen(twice_in_time, 56), "granite4-vision": Seen(tiled, 56),
     "muse-glimmer": Seen(frame_by_frame, 112),
     "paddleocr-vl": Seen(cut, 112),
     "lfm2-vl": Seen(siglip2, 512), "lfm2-vl-plain": Seen(siglip2, 256),

@@ -429,6 +429,7 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
         "deepseekocr": "deepseek-ocr",
         "deepseekocr2": "deepseek-ocr2",
         "granite_speech": "granite-speech",
+        "granite4_vision": "granite4-vision",
         "lfm2": "lfm2-vl",
         "d1omni_v": "lfm2-vl",
     }

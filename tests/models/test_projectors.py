@@ -78,6 +78,14 @@ def test_the_row_of_a_token_is_copied(name: str, number: int, tmp_path: Path) ->
         ("deepseek-ocr2", "vision_config", "x"), ("deepseek-ocr2", "vision_config", True),
         ("gemma3n", "audio_config", [1]), ("gemma3n", "vision_config", None), ("meralion2", "speech_config", 7),
         ("deepseek-v4-vision", "vision_n_layers", -1),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-3]]), ("granite4-vision", "deepstack_layer_map", 7),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-3, 4]]),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [0, 0]]),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-9, 0]]),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 6], [-3, 0]]),
+        ("granite4-vision", "spatial_target_layers", [4, 1, 5, True]),
+        ("granite4-vision", "image_grid_pinpoints", [[56, "56"]]), ("granite4-vision", "downsample_rate", "1/0"),
+        ("granite4-vision", "downsample_rate", 0.5), ("granite4-vision", "text_config", {"num_hidden_layers": 1 << 30}),
     ],
 )  # fmt: skip
 def test_a_wrong_config_is_an_error(name: str, path: str, value: Any, tmp_path: Path) -> None:
@@ -94,6 +102,26 @@ def test_a_llava_with_another_tower_is_refused(tmp_path: Path) -> None:
         wb.convert(folder, tmp_path / "m.gguf", mmproj=True)
     plan = wb.plan_convert(folder, tmp_path / "t.gguf", tokenizer=False)
     assert not any("--mmproj" in str(loss) for loss in plan.losses)
+
+
+def test_granite_4_s_layers_are_counted_as_transformers_counts(tmp_path: Path) -> None:
+    """From either end, in any order: the same projectors in the same places."""
+    case, files = golden()["granite4-vision"], []
+    first, second = case["config"]["deepstack_layer_map"]
+    swapped = {
+        name.replace(f"layerwise_projectors.{n}.", f"layerwise_projectors.{1 - n}."): tensor
+        for name, tensor in weights(case["names"]).items()
+        for n in [int(name.partition("layerwise_projectors.")[2][:1] or 0)]
+    }
+    maps = [[first, second], [[8 + first[0], first[1]], [8 + second[0], second[1]]], [second, first]]
+    for n, (pairs, tensors) in enumerate(zip(maps, (None, None, swapped), strict=True)):
+        changed = {**case, "config": {**case["config"], "deepstack_layer_map": pairs}}
+        folder = write_folder(changed, tmp_path / str(n) / "tiny-model")
+        if tensors:
+            save_file(tensors, folder / "model.safetensors")
+        wb.convert(folder, tmp_path / f"{n}.gguf", mmproj=True, dtype="f32")
+        files.append((record(gguf, tmp_path / f"{n}.gguf")["keys"], sorted(digests(tmp_path / f"{n}.gguf"))))
+    assert files[0] == files[1] == files[2]
 
 
 def known(tensors: list[list[Any]]) -> list[list[Any]]:
@@ -364,6 +392,10 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
         pixels = torch.randn(side * side, 3 * 2 * vision["patch_size"] ** 2, generator=generator)
         image = model.model.visual(pixels, grid_thw=torch.tensor([[1, side, side]]))
         return [getattr(image, "pooler_output", image), logits]
+    if case["config"]["model_type"] == "granite4_vision":
+        pixels = torch.randn(1, 2, 3, 56, 56, generator=generator)
+        fed = model.get_image_features(pixels, image_sizes=torch.tensor([[56, 56]])).deepstack_features
+        return [*(torch.cat(parts) for _, parts in sorted(fed, key=lambda pair: pair[0])), logits]
     size = vision["image_size"][0] if isinstance(vision["image_size"], list) else vision["image_size"]
     tiles = [1] if "scale_factor" in case["config"] else []  # Idefics 3 cuts an image into tiles
     pixels = torch.randn(1, *tiles, 3, size, size, generator=generator)
@@ -560,13 +592,18 @@ FAULTS: Final[dict[str, Callable[[Any], Any]]] = {
     "map": lambda values: {key: f"{value}x" for key, value in values.items()},
     "layers": lambda layers: None,
     "roles": lambda roles: roles[::-1],
+    "order": lambda order: {},
+    "index": lambda index: "",
 }
 
 
 def entries_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a table by section: those of a section by name or number."""
     fuses = {f"fuse.{dialect}": fuses for dialect, fuses in document.get("fuse", {}).items()}
-    return {"role": document["role"], "key": dict(enumerate(document["meta"]["key"])), **fuses}
+    return {
+        "role": document["role"], "key": dict(enumerate(document["meta"]["key"])),
+        "layers": document.get("layers", {}), **fuses,
+    }  # fmt: skip
 
 
 def faults(table: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

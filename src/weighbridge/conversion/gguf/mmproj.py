@@ -197,7 +197,10 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         files = ((model.family, model), (family, source))
         shown = (f.architecture_of_gguf(file.metadata, file.index.by_name).name for f, file in files)
         class_ = next((name for name in shown if name in shared), shared[0])
-        restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
+        shared_keys = (row for row in rules(family).keys if row.language)
+        read = {row.key(family.gguf): model.metadata.get(row.key(model.family.gguf)) for row in shared_keys}
+        stated = {**source.metadata, **{key: value for key, value in read.items() if value is not None}}
+        restored = gguf_to_config(stated, family, source.index.by_name, class_=class_)
         config = {key: value for key, value in restored.config.items() if key not in _OF_THE_WHOLE}
         copied = copied_names(family)
         prefix = family.architectures[class_].prefix

@@ -44,13 +44,15 @@ ListedSizes = tuple[tuple[str, tuple[int, ...]], ...]  # sizes by symbol and lay
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of one model by symbol. `facts`: the effective config that they come from; empty for a GGUF.
-    `layers`: the sets of layers. `by_layer`: sizes that vary by layer, of which `values` has the largest."""
+    `layers`: the sets of layers; `orders`: those of sets whose layers names number in another order. `by_layer`: sizes
+    that vary by layer, of which `values` has the largest."""
 
     values: SizeValues
     by_layer: ListedSizes
     architecture: str
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
     layers: tuple[tuple[str, frozenset[int]], ...] = ()
+    orders: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def at(self, index: Sequence[int]) -> Sizes:
         """The sizes of the layer that an index begins with; a size of 0 is unknown there."""
@@ -277,7 +279,8 @@ def _compiled(
                 kept = range(counts[layer]) if plan.layers is None else plan.layers
                 plans[i] = replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
         plans = [part for plan in plans for part in _with_mtp_names(plan)]
-    plans = [part for plan in plans for part in _with_set_names(plan, dict(sizes.layers), counts)]
+    ordered = {**{name: sorted(layers) for name, layers in sizes.layers}, **dict(sizes.orders)}
+    plans = [part for plan in plans for part in _with_set_names(plan, ordered, counts)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * p.depth * len(p.parts) for p in plans)
     return plans
 
@@ -329,12 +332,13 @@ def _with_mtp_names(plan: CompiledTemplate) -> Iterator[CompiledTemplate]:
 
 
 def _with_set_names(
-    plan: CompiledTemplate, sets: Mapping[str, Collection[int]], counts: Mapping[str, int]
+    plan: CompiledTemplate, sets: Mapping[str, Sequence[int]], counts: Mapping[str, int]
 ) -> Iterator[CompiledTemplate]:
-    """The plan itself, or one for each layer of a set with another name and one for the others."""
+    """The plan itself, or one for each layer of a set with another name and one for the others. `sets`: their layers
+    as names number them."""
     kept = range(counts[plan.lead[0]]) if plan.set_names and plan.layers is None else plan.layers
     for name, format_ in plan.set_names:
-        for number, layer in enumerate(sorted(sets[name])):
+        for number, layer in enumerate(sets[name]):
             if kept is not None and layer in kept:
                 text, _ = _printf(format_.replace("{n}", str(number)), "")
                 yield replace(plan, text=text, unnamed=1, layers=[layer])

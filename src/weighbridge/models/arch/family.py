@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,7 +51,7 @@ from weighbridge.models.arch.naming import (
     reference_order,
 )
 from weighbridge.models.arch.tables.expression import ArchView, evaluate
-from weighbridge.models.arch.tables.layers import layer_sets
+from weighbridge.models.arch.tables.layers import layer_sets, set_orders
 from weighbridge.models.arch.tables.schema import SizeEntry
 from weighbridge.models.arch.tables.spec import Architecture, Role
 from weighbridge.models.arch.tables.values import integer, sizes_by_layer
@@ -160,12 +160,13 @@ class Family(FamilyNames):
             whole, architecture.defaults, architecture.null, architecture.full_layers, self.document.config_rules
         )
         facts.setdefault("model_type", architecture.model_type)
-        count = self._layer_count("hf", facts) if self.layer_sets else 0
-        return {**facts, "layer_count": count, "layer_sets": layer_sets(self.layer_sets, "hf", facts, count)}
+        count = self._count("hf", facts) if self.layer_sets else 0
+        sets = layer_sets(self.layer_sets, "hf", facts, partial(self._count, "hf", facts))
+        return {**facts, "layer_count": count, "layer_sets": sets}
 
-    def _layer_count(self, side: str, values: Mapping[str, Any]) -> int:
-        """The number of values of the first index, the layer's."""
-        symbol = next(iter(self.index.values()))
+    def _count(self, side: str, values: Mapping[str, Any], index: str = "") -> int:
+        """The number of values of an index, by default of the first, the layer's."""
+        symbol = self.index[index] if index else next(iter(self.index.values()))
         count = self._first(getattr(self.sizes[symbol], side), values, symbol, self.sizes[symbol])
         return integer(count or 0, "the number of layers", most=LAYERS)
 
@@ -177,20 +178,30 @@ class Family(FamilyNames):
     def sizes_from_hf(self, config: Mapping[str, Any]) -> Sizes:
         """The sizes in a config.json. FormatError if one is missing or invalid."""
         facts = self.effective(config)
-        return Sizes(*self._values("hf", facts), self._known(config).name, facts, tuple(facts["layer_sets"].items()))
+        return self._sized("hf", facts, facts["layer_sets"], self._known(config).name, facts)
+
+    def _sized(
+        self,
+        side: str,
+        values: Mapping[str, Any],
+        sets: Mapping[str, frozenset[int]],
+        name: str,
+        facts: Mapping[str, Any],
+    ) -> Sizes:
+        orders = set_orders(self.layer_sets, side, values, sets)
+        return Sizes(*self._values(side, values), name, facts, tuple(sets.items()), orders)
 
     def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
         """The sizes in a GGUF's key-values. `names`: its tensors, which may identify the class."""
         view = ArchView(metadata, self.gguf, names)
         if self.layer_sets:
-            view.layer_sets = layer_sets(self.layer_sets, "gguf", view, self._layer_count("gguf", view))
-        architecture = self.architecture_of_gguf(metadata, names).name
-        return Sizes(*self._values("gguf", view), architecture, layers=tuple(view.layer_sets.items()))
+            view.layer_sets = layer_sets(self.layer_sets, "gguf", view, partial(self._count, "gguf", view))
+        return self._sized("gguf", view, view.layer_sets, self.architecture_of_gguf(metadata, names).name, {})
 
     def _values(self, side: str, facts: Mapping[str, Any]) -> tuple[SizeValues, ListedSizes]:
         """The sizes in a config or a GGUF, and those that vary by layer."""
         varying = {s: getattr(size, side) for s, size in self.sizes.items() if size.by_layer}
-        count = self._layer_count(side, facts) if varying else 0
+        count = self._count(side, facts) if varying else 0
         listed = {s: sizes_by_layer(keys, facts, count) for s, keys in varying.items()}
         plain = {s: self._first(getattr(z, side), facts, s, z) for s, z in self.sizes.items() if s not in listed}
         every = {s: max(listed[s]) if s in listed else plain[s] for s in self.sizes}

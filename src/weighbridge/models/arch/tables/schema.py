@@ -141,6 +141,11 @@ class LayerSetEntry(Struct, frozen=True, forbid_unknown_fields=True):
     gguf: Annotated[Words, _doc("expressions over keys of a GGUF")]
     optional: Annotated[bool, _doc("all tensors of these layers may be absent; lists by layer end before them")] = False
     include: Annotated[str, _doc("another set whose layers it includes")] = ""
+    index: Annotated[str, _doc("index whose values it has, if that isn't the first, the layer's")] = ""
+    order: Annotated[
+        dict[str, str],
+        _doc("by `hf` and `gguf`: key of a list by layer, by which `set_prefixes` number its layers; default: rising"),
+    ] = {}
 
 
 class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -242,6 +247,9 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
     leading: Annotated[bool, _doc("a key of the tokenizer, written before the general keys")] = False
     last: Annotated[bool, _doc("written after all keys of the tokenizer")] = False
     replaces: Annotated[bool, _doc("replaces the shared key-value of this name")] = False
+    language: Annotated[
+        bool, _doc("a key of the language model's GGUF, read when a folder is made of it and a projector's")
+    ] = False
 
     def key(self, architecture: str) -> str:
         """The name in a GGUF of this `general.architecture`."""

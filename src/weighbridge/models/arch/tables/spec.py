@@ -246,8 +246,8 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
             key = f"{template.name} {role.when or ''}{role.layers or ''}"
             mtp_name = _started(template.name, entry.mtp_prefixes)
             by_set = ((layers, _started(template.name, starts)) for layers, starts in entry.set_prefixes.items())
-            set_names = tuple((layers, named) for layers, named in by_set if named)
-            name_here = reduce(lambda text, pair: text.replace(*pair), entry.replace.items(), template.name)
+            set_names = tuple((layers, _replaced(named, entry.replace)) for layers, named in by_set if named)
+            name_here = _replaced(template.name, entry.replace)
             templates.setdefault(key, replace(template, name=name_here, mtp_name=mtp_name, set_names=set_names))
     if entry.mtp_dialect is not None:
         other = {t.name: t for t in build_dialect(entry.mtp_dialect, table, roles).templates}
@@ -260,6 +260,10 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
         tuple(entry.without or ()), tuple(map(tuple, entry.write_by_layer)), entry.kept_dtypes,
         tuple(entry.f32), entry.write_packed_first, tuple(entry.write_last),
     )  # fmt: skip
+
+
+def _replaced(name: str, texts: Mapping[str, str]) -> str:
+    return reduce(lambda name, pair: name.replace(*pair), texts.items(), name)
 
 
 def _started(name: str, prefixes: Mapping[str, str]) -> str:
