@@ -893,6 +893,32 @@ CASES["nemotron-omni"] = (
 )  # fmt: skip
 
 
+CASES["dots3-note"] = (
+    "Dots3Note",
+    {
+        **recorded_config("dots3-note-seeing"), "vocab_size": 32,
+        "vision_config": {
+            "adapter_type": "patch_merger", "pre_pixel_shuffle": True, "embed_dim": 64, "hidden_size": 64,
+            "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "patch_size": 14,
+            "moe_intermediate_size": 32, "pyramid_num_routed": [-1, 2, -1, 4], "capacity_factor": 2,
+            "router_scoring_func": "sigmoid", "router_scale": 1.0, "temporal_patch_size": 1, "use_bias": False,
+            "use_qk_norm": True, "spatial_merge_size": 2, "rms_norm_eps": 1e-4, "adapter_in_dim": 64,
+            "adapter_out_dim": 64, "adapter_merge_size": 2,
+        },
+        "audio_config": {
+            "use_conv2d_stem": True, "use_rope": True, "use_rms_norm": True, "use_causal": False, "merge_factor": 1,
+            "chunk_seconds": 60, "downsample_hidden_size": 24, "whisper_adapter_in_dim": 64,
+            "whisper_adapter_out_dim": 64, "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 10000.0},
+            "whisper_config": {
+                "d_model": 64, "encoder_ffn_dim": 96, "encoder_layers": 4, "encoder_attention_heads": 4,
+                "num_mel_bins": 16, "activation_function": "swiglu",
+            },
+        },
+    },
+    {"vision_config": {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544}},
+)  # fmt: skip
+
+
 CASES["d1-omni"] = (
     "",
     {
@@ -990,6 +1016,10 @@ WITHOUT_REFERENCE: Final = ("llava-siglip", "llava-siglip-layers")
 
 #: Folders without a language model that converts: it is in another folder, or has no output.
 WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "qwen2-vl-model", "ultravox")
+
+
+#: Models whose published config the reference is given, since transformers 5 reads it as one with other keys.
+AS_PUBLISHED: Final = ("dots3-note",)
 
 
 #: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
@@ -1231,7 +1261,7 @@ WITHOUT_CLASS: Final = {
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
-        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni",
+        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni", "dots3-note",
     )},
 }  # fmt: skip
 

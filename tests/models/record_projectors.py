@@ -6,11 +6,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from tests.models.projector_cases import (
     ADDED,
+    AS_PUBLISHED,
     CASES,
     FILES,
     FOLDERS,
@@ -106,6 +108,7 @@ def by_reference(name: str, record: dict[str, Any]) -> dict[str, Any]:
     towers = record["config"].get("vision_config", {}).get("architectures", record["config"]["architectures"])
     class_, unread = READ_BY.get(name, (towers[0], "/"))
     made = get_model_class(class_, mmproj=True)
+    given = {"hparams": record["config"]} if name in AS_PUBLISHED else {}
     record = {**record, "names": {key: n for key, n in record["names"].items() if not key.startswith(unread)}}
     if towers == ["RADIOModel"]:
         for constant, value in RADIO.items():
@@ -113,13 +116,14 @@ def by_reference(name: str, record: dict[str, Any]) -> dict[str, Any]:
             setattr(made, constant, value)
     for named in FOLDERS:
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-            model = made(write_folder(record, Path(folder) / named), gguf.LlamaFileType.MOSTLY_F16, Path(folder))
+            source, half = write_folder(record, Path(folder) / named), gguf.LlamaFileType.MOSTLY_F16
+            model = made(source, half, Path(folder), **deepcopy(given))
             model.write()
             out["files"].append(model.fname_out.name)
     for outtype, number in OUTTYPES.items():
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
             source, target = write_folder(record, Path(folder) / "tiny-model"), Path(folder) / "out.gguf"
-            made(source, gguf.LlamaFileType(number), target).write()
+            made(source, gguf.LlamaFileType(number), target, **deepcopy(given)).write()
             out[outtype] = {"keys": keys_and_tensors(gguf, target)["keys"], "tensors": digests(target)}
     return out
 

@@ -421,6 +421,7 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
             yield name, kind, f"clip.{modality}.{key}"
     own = {
         "dots_ocr": "dots-ocr",
+        "dots3note_v": "dots3-note",
         "cohere2v": "cohere2-vision",
         "paddleocr": "paddleocr-vl",
         "phi4": "phi4-vision",

@@ -78,6 +78,10 @@ def test_the_row_of_a_token_is_copied(name: str, number: int, tmp_path: Path) ->
         ("deepseek-ocr2", "vision_config", "x"), ("deepseek-ocr2", "vision_config", True),
         ("gemma3n", "audio_config", [1]), ("gemma3n", "vision_config", None), ("meralion2", "speech_config", 7),
         ("deepseek-v4-vision", "vision_n_layers", -1),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4}), ("dots3-note", "audio_config", [1]),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4, "pyramid_num_routed": [-1, 2, -1, "4"]}),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4, "pyramid_num_routed": [-1, 2, -1]}),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4, "pyramid_num_routed": [1 << 30] * 4}),
         ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-3]]), ("granite4-vision", "deepstack_layer_map", 7),
         ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-3, 4]]),
         ("granite4-vision", "deepstack_layer_map", [[-6, 3], [0, 0]]),
@@ -284,7 +288,8 @@ def test_a_pair_of_ggufs_is_a_folder_again(name: str, tmp_path: Path) -> None:
     if case["preprocessor"]:
         prepared = json.loads((tmp_path / "back" / "preprocessor_config.json").read_text())
         image = case["config"].get("vision_config", {}).get("image_size")
-        before_ = {**case["preprocessor"], **case["preprocessor"].get("media_proc_cfg", {})}
+        inside = [case["preprocessor"].get(key, {}) for key in ("media_proc_cfg", "vision_config")]
+        before_ = {**case["preprocessor"], **inside[0], **inside[1]}
         assert all(prepared[key] == before_.get(key, {"longest_edge": image}) for key in prepared)
 
 
@@ -516,6 +521,28 @@ def test_names_of_transformers_5_are_understood(name: str, older: str, newer: st
     for folder in (old, new):
         wb.convert(folder, folder.parent / "m.gguf", mmproj=True)
     assert (tmp_path / "old" / "m.gguf").read_bytes() == (tmp_path / "new" / "m.gguf").read_bytes()
+
+
+def test_dots3_note_saved_by_transformers_converts_to_the_same_files(tmp_path: Path) -> None:
+    """Its config has other keys then, and the text's in an object; the names are the published ones."""
+    case, roots = golden()["dots3-note"], (tmp_path / "old", tmp_path / "new")
+    bias = {f"model.layers.{n}.mlp.gate.e_score_correction_bias": [6] for n in (1, 2, 3)}
+    config = {**case["config"], "apply_mla_qkv_lora_rescale": True}
+    case = {**case, "config": config, "names": {**case["names"], **bias}}
+    older, newer = write_folder(case, roots[0] / "x"), roots[1] / "x"
+    class_of_transformers("Dots3Note").from_pretrained(older).save_pretrained(newer)
+    (newer / "preprocessor_config.json").write_bytes((older / "preprocessor_config.json").read_bytes())
+    saved = json.loads((newer / "config.json").read_text())
+    assert "per_layer_config" in saved["text_config"]
+    assert "pyramid_num_routed" not in saved["vision_config"]
+    for root in roots:
+        wb.convert(root / "x", root / "m.gguf", mmproj=True)
+        plan = wb.plan_convert(root / "x", root / "t.gguf", tokenizer=False)
+        assert not [loss for loss in plan.losses if loss.effect == "results"]
+        plan.run()
+    assert (roots[0] / "m.gguf").read_bytes() == (roots[1] / "m.gguf").read_bytes()
+    for read in (lambda path: record(gguf, path)["keys"], digests):
+        assert read(roots[0] / "t.gguf") == read(roots[1] / "t.gguf")
 
 
 def test_phi_4_counts_patches_in_either_file(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ class CompiledTemplate:
     part: str = ""  # "others" or "mtp" if it is only for these layers
     set_names: tuple[tuple[str, str], ...] = ()  # formats of its names in sets of layers
     unnamed: int = 0  # number of leading indices that the name lacks, since it is for one layer
+    runs: tuple[int, ...] = ()  # number of values of each of `rest`
 
     @property
     def depth(self) -> int:
@@ -267,9 +268,9 @@ def _compiled(
     plans = [
         plan
         for t in dialect.templates
-        for at, layers in _alike(t, rows, sizes)
+        for at, layers in _alike(t, rows, sizes, [index[i] for i in role_indices[t.roles[0]]])
         if applies(rows[t.roles[0]], at)
-        for plan in [_within(_plan(dialect.name, t, rows, role_indices, counts, at, prefix), layers)]
+        for plan in [_within(_plan(dialect.name, t, rows, role_indices, index_counts(index, at), at, prefix), layers)]
         if plan.depth
     ]
     if optional or gone:
@@ -286,10 +287,11 @@ def _compiled(
 
 
 def _alike(
-    template: NameTemplate, rows: Mapping[str, Role], sizes: Sizes
+    template: NameTemplate, rows: Mapping[str, Role], sizes: Sizes, counts: Iterable[str]
 ) -> Iterator[tuple[Sizes, Collection[int] | None]]:
-    """The different sizes of a template's layers, with the layers that have them; None: all."""
-    symbols = frozenset[str]().union(*(rows[role].symbols for role in template.roles))
+    """The different sizes of a template's layers, with the layers that have them; None: all. `counts`: the sizes that
+    its indices run to."""
+    symbols = frozenset(counts).union(*(rows[role].symbols for role in template.roles))
     varying = [listed for symbol, listed in sizes.by_layer if symbol in symbols]
     if not varying:
         yield sizes, None
@@ -411,6 +413,7 @@ def _plan(
     return CompiledTemplate(
         text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers if named else None,
         interleave, indices, mtp_name=template.mtp_name, part=template.part, set_names=template.set_names,
+        runs=tuple(counts[i] for i in named[1:]),
     )  # fmt: skip
 
 
@@ -446,5 +449,5 @@ def _places(plans: Sequence[CompiledTemplate], counts: Mapping[str, int]) -> Ite
             for plan in group:
                 if plan.layers is not None and first[0] not in plan.layers:
                     continue
-                for rest in product(*(range(counts[i]) for i in plan.rest)):
+                for rest in product(*map(range, plan.runs)):
                     yield TensorSlot(plan, first + rest)

@@ -30,7 +30,7 @@ PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 #: The object of a config that has their keys.
 PREPROCESSOR: Final = "preprocessor"
 _DIMENSIONS: Final = {"rows": "#", "columns": "##"}
-_INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
+_INNER: Final = ("media_proc_cfg", "vision_config", "image_processor", "feature_extractor")
 
 
 @dataclass(frozen=True)
