@@ -919,6 +919,29 @@ CASES["dots3-note"] = (
 )  # fmt: skip
 
 
+_TOKENIZER: Final = {
+    "d_model": 64, "encoder_ffn_dim": 96, "encoder_attention_heads": 4, "encoder_layers": 4, "n_mels": 16,
+    "num_quantizers": 3, "codebook_size": [12, 20, 8], "swa_per_block": 2, "hybrid_attention": True,
+    "encoder_attn_window_size": [24, 0], "encoder_skip_layer_id": 3, "avg_pooler": 2, "kernel_size": 3,
+    "stride_size": 2, "layer_norm_eps": 1e-6,
+}  # fmt: skip
+CASES["mimo-v2.5"] = (
+    "",
+    {
+        **recorded_config("mimo2-qkv"), "vocab_size": 32,
+        "vision_config": {
+            "hidden_size": 64, "intermediate_size": 96, "depth": 4, "num_heads": 4, "num_key_value_heads": 2,
+            "qk_channels": 24, "patch_size": 14, "spatial_merge_size": 2, "use_sink": True, "rms_norm_eps": 1e-5,
+            "fullatt_block_indexes": [0, 3], "vit_window_attn_types": [-1, 0, 1, -1], "visual_token_window_size": 8,
+        },
+        "audio_config": {
+            "audio_channels": 3, "input_local_layers": 2, "input_local_dim": 64, "group_size": 4, "rope_theta": 640000,
+        },
+    },
+    {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+)  # fmt: skip
+
+
 CASES["d1-omni"] = (
     "",
     {
@@ -1033,6 +1056,7 @@ READ_BY: Final[dict[str, tuple[str, str]]] = {
 
 #: Further files of a folder.
 FILES: Final[dict[str, dict[str, Any]]] = {
+    "mimo-v2.5": {"audio_tokenizer/config.json": _TOKENIZER},
     "openjev": {"helper/shim.py": ""},
     "clef": {"joint_head_config.json": {"routing_layers": 1, "layers": 1, "heads": 4}},
     "pplx-decider": {"decision_config.json": {"temperature": 1.5}},
@@ -1134,6 +1158,10 @@ def _language_model(name: str) -> dict[str, list[int]]:
 
 #: The sizes of a case that its config doesn't have.
 _DIMENSIONS: Final = {
+    "mimo-v2.5": {
+        "#speech_embeddings.0.weight": 20, "#audio_encoder.input_local_transformer.layers.0.mlp.gate_proj.weight": 32,
+        "#audio_encoder.projection.mlp.0.weight": 48,
+    },
     "d1-omni": {
         "#vision.tower.vision_model.embeddings.position_embedding.weight": 16, "#vision.projector.linear_1.weight": 48,
         "#audio.encoder.pre_encode.conv.0.weight": 10, "#audio.residual.down.weight": 24,
@@ -1143,7 +1171,8 @@ _DIMENSIONS: Final = {
 
 def _by_tables(name: str) -> dict[str, list[int]]:
     """The tensors of a case by the tables of its projector and language model. The reference judges the names."""
-    config = {**CASES[name][1], **_DIMENSIONS.get(name, {})}
+    further = {file.partition("/")[0]: content for file, content in FILES.get(name, {}).items()}
+    config = {**CASES[name][1], **_DIMENSIONS.get(name, {}), **further}
     table = projector_of_hf(config)
     assert table is not None
     prepared = CASES[name][2]
@@ -1257,6 +1286,12 @@ WITHOUT_CLASS: Final = {
     "qwen3-omni": {
         **_by_tables("qwen3-omni"), "code2wav.x.weight": [8], "talker.x.weight": [8], "thinker.visual.x.weight": [8],
     },
+    "mimo-v2.5": {
+        **_by_tables("mimo-v2.5"), "audio_tokenizer/decoder.x.weight": [8],
+        "audio_tokenizer/encoder.quantizer.vq.layers.0._codebook.cluster_size": [12],
+        "audio_tokenizer/encoder.quantizer.vq.layers.1._codebook.embed_avg": [20, 64],
+        "audio_tokenizer/encoder.quantizer.vq.layers.2._codebook.inited": [1],
+    },
     "nemotron-omni": dict(sorted({**_nemotron_vl("nemotron-omni"), **_parakeet()}.items())),
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",
@@ -1349,7 +1384,12 @@ def write_folder(record: dict[str, Any], folder: Path, *, bf16: bool = False) ->
     for name, content in record.get("files", {}).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content))
-    save_file(weights(record["names"]), folder / "model.safetensors", metadata={"format": "pt"})
+    by_folder: dict[str, dict[str, np.ndarray]] = {}
+    for name, tensor in weights(record["names"]).items():
+        inner, _, last = name.rpartition("/")
+        by_folder.setdefault(inner, {})[last] = tensor
+    for inner, tensors in by_folder.items():
+        save_file(tensors, folder / inner / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 

@@ -52,7 +52,8 @@ def of_transformers(name: str) -> dict[str, Any]:
 
     class_, arguments, preprocessor = CASES[name]
     if name in WITHOUT_CLASS:
-        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name]}
+        further = {"files": files} if (files := FILES.get(name)) and name not in READ_BY else {}
+        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name], **further}
     model = class_of_transformers(class_)
     config = model.config_class(**arguments)
     with tempfile.TemporaryDirectory() as folder:

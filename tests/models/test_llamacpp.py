@@ -431,6 +431,8 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
         "deepseekocr2": "deepseek-ocr2",
         "granite_speech": "granite-speech",
         "granite4_vision": "granite4-vision",
+        "mimovl": "mimo-v2.5",
+        "mimo_audio": "mimo-v2.5",
         "lfm2": "lfm2-vl",
         "d1omni_v": "lfm2-vl",
     }

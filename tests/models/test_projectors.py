@@ -35,9 +35,13 @@ from tests.models.record_reference import record
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch import registry
+from weighbridge.models.arch.expand import height
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
 from weighbridge.models.arch.tables.documents import projector_document, projector_texts
+from weighbridge.models.llamacpp.towers import towers_of_gguf
+from weighbridge.models.open import open_model
+from weighbridge.tensors.nodes import decode
 
 gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
 
@@ -206,9 +210,64 @@ PAIRS: Final = [
     name
     for name, case in golden().items()
     if not name.endswith("-moe")
-    and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
+    and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "mimo-v2.5", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
     if not registry.projector_of_hf(case["config"]).one_way  # type: ignore[union-attr]  # tests/models/test_one_way.py
 ]
+
+
+TOKENIZER: Final = "audio_tokenizer/"
+
+
+def test_mimo_s_second_folder(tmp_path: Path) -> None:
+    """Every tensor of it is in the file or listed; codebooks come out of it as high as they were. The way back is
+    refused, since no GGUF has what makes sounds."""
+    case = golden()["mimo-v2.5"]
+    folder = write_folder(case, tmp_path / "tiny-model")
+    plan = wb.plan_convert(folder, tmp_path / "m.gguf", mmproj=True, dtype="f32")
+    left = {loss.tensor for loss in plan.losses if loss.tensor}
+    assert left == {name for name in case["names"] if "decoder.x" in name or name.endswith(("size", "avg", "inited"))}
+    assert str(folder / TOKENIZER / "model.safetensors") in str(plan.sources)
+    plan.run()
+    with open_model(tmp_path / "m.gguf") as model:
+        again = towers_of_gguf(model).save("hf")
+        inside = {name for name in case["names"] if name.startswith(TOKENIZER)} - left
+        stored = weights(case["names"])
+        assert inside == {name for name in again if name.startswith(TOKENIZER)}
+        for name in inside:
+            rows = height(again[name].spec.shape)
+            read = decode(again[name], "").read(0, rows)
+            assert np.array_equal(np.frombuffer(read, "<f4"), stored[name].ravel()), name
+    wb.convert(folder, tmp_path / "t.gguf", tokenizer=False)
+    with pytest.raises(UnsupportedError, match="audio_tokenizer has parts that no GGUF has"):
+        wb.convert(tmp_path / "t.gguf", tmp_path / "b", to="hf", tokenizer=False, projector=tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("model.safetensors", "", None), ("config.json", "", None), ("config.json", "codebook_size", [12, 20, 9]),
+        ("config.json", "codebook_size", [12, 20]), ("config.json", "codebook_size", ["12", 20, 8]),
+        ("config.json", "num_quantizers", 1 << 30), ("config.json", "encoder_layers", 1 << 30),
+        ("config.json", "encoder_attn_window_size", 24), ("config.json", "codebook_size", {}),
+    ],
+)  # fmt: skip
+def test_a_second_folder_that_does_not_fit_is_refused(file: str, key: str, value: Any, tmp_path: Path) -> None:
+    folder = write_folder(golden()["mimo-v2.5"], tmp_path / "tiny-model")
+    path = folder / TOKENIZER / file
+    if key:
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    else:
+        path.unlink()
+    with pytest.raises(FormatError):
+        wb.convert(folder, tmp_path / "m.gguf", mmproj=True)
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_a_tensor_of_a_second_folder_that_no_row_has_is_an_error(tmp_path: Path) -> None:
+    case = golden()["mimo-v2.5"]
+    folder = write_folder({**case, "names": {**case["names"], f"{TOKENIZER}encoder.x": [2]}}, tmp_path / "tiny-model")
+    with pytest.raises(MappingError, match=r"audio_tokenizer/encoder\.x"):
+        wb.convert(folder, tmp_path / "m.gguf", mmproj=True)
 
 
 def test_nemotron_s_mean_and_deviation_have_other_names(tmp_path: Path) -> None:

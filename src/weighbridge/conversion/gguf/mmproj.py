@@ -67,6 +67,7 @@ def add_file(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> 
     whole = replace(options, max_shard_size=None, max_shard_tensors=None)
     draft.extra_files += writers.write_gguf(file_stem(second.metadata), second.tensors, second.metadata, whole).files
     draft.losses += second.losses
+    draft.sources = (*draft.sources, *second.sources)
     draft.reports |= second.reports
     return {*towers.resolved.tensors, *towers.dropped, *towers.folded}
 
@@ -87,11 +88,11 @@ _NAMED: Final = ("basename", "finetune", "name", "version")
 def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> PlanBuilder:
     """Plans the tensors and keys of the towers."""
     resolved, family = towers.resolved, towers.resolved.family
-    order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
+    order = [*towers.further, *as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")]
     named = resolved.save("gguf", source_order=order)
     specs = (resolved.tensors[name].spec for name in order if name in resolved.tensors)
     requested = dtype_policy.requested_gguf_dtype(options.dtype, specs)
-    draft = PlanBuilder({})
+    draft = PlanBuilder({}, sources=towers.files)
     rows = family.rows_of("gguf", resolved.sizes, named)
     for name, node in named.items():
         dtype = tower_dtype(rows[name], name, node.spec, requested)
@@ -183,6 +184,11 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         resolved = towers_of_gguf(source)
         check_pair(model.metadata, candidate_of(source))
         family = resolved.family
+        if family.document.folders:
+            raise UnsupportedError(
+                f"{path}: no folder can be made again: {', '.join(family.document.folders)} has parts that no GGUF has",
+                hint="without --projector a folder with the language model is written",
+            )
         if reduced := family.holding("gguf", resolved.sizes, resolved.tensors, [(role, ()) for role in family.one_way]):
             change = ", ".join(family.one_way.values())
             raise UnsupportedError(

@@ -178,34 +178,29 @@ class Family(FamilyNames):
     def sizes_from_hf(self, config: Mapping[str, Any]) -> Sizes:
         """The sizes in a config.json. FormatError if one is missing or invalid."""
         facts = self.effective(config)
-        return self._sized("hf", facts, facts["layer_sets"], self._known(config).name, facts)
-
-    def _sized(
-        self,
-        side: str,
-        values: Mapping[str, Any],
-        sets: Mapping[str, frozenset[int]],
-        name: str,
-        facts: Mapping[str, Any],
-    ) -> Sizes:
-        orders = set_orders(self.layer_sets, side, values, sets)
-        return Sizes(*self._values(side, values), name, facts, tuple(sets.items()), orders)
+        sets = facts["layer_sets"]
+        orders = set_orders(self.layer_sets, "hf", facts, sets) if sets else ()
+        return Sizes(*self._values("hf", facts), self._known(config).name, facts, tuple(sets.items()), orders)
 
     def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
         """The sizes in a GGUF's key-values. `names`: its tensors, which may identify the class."""
         view = ArchView(metadata, self.gguf, names)
         if self.layer_sets:
             view.layer_sets = layer_sets(self.layer_sets, "gguf", view, partial(self._count, "gguf", view))
-        return self._sized("gguf", view, view.layer_sets, self.architecture_of_gguf(metadata, names).name, {})
+        sets, name = view.layer_sets, self.architecture_of_gguf(metadata, names).name
+        orders = set_orders(self.layer_sets, "gguf", view, sets) if sets else ()
+        return Sizes(*self._values("gguf", view), name, layers=tuple(sets.items()), orders=orders)
 
     def _values(self, side: str, facts: Mapping[str, Any]) -> tuple[SizeValues, ListedSizes]:
         """The sizes in a config or a GGUF, and those that vary by layer."""
-        varying = {s: getattr(size, side) for s, size in self.sizes.items() if size.by_layer}
-        count = self._count(side, facts) if varying else 0
-        listed = {s: sizes_by_layer(keys, facts, count) for s, keys in varying.items()}
+        varying = {s: size.index or next(iter(self.index)) for s, size in self.sizes.items() if size.by_layer}
+        counted = partial(self._count, side, facts)
+        listed = {s: sizes_by_layer(getattr(self.sizes[s], side), facts, counted(i)) for s, i in varying.items()}
         plain = {s: self._first(getattr(z, side), facts, s, z) for s, z in self.sizes.items() if s not in listed}
         every = {s: max(listed[s]) if s in listed else plain[s] for s in self.sizes}
-        return tuple((s, n) for s, n in every.items() if n), tuple(listed.items())
+        return tuple((s, n) for s, n in every.items() if n), tuple(
+            zip(listed, listed.values(), varying.values(), strict=True)
+        )
 
     def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: SizeEntry) -> int | None:
         for source in sources:
@@ -413,7 +408,8 @@ class Family(FamilyNames):
             return self.layout_of(dialect, role, at, layer), shape_of(self.rows[role], at)
 
         if sizes.by_layer or any(call.by_layer for row in self.rows.values() for call in row.layouts.values()):
-            return cache(lambda instance: lies(instance[0], sizes.at(instance[1]), *instance[1][:1]))
+            lead = {role: next(iter(indices), None) for role, indices in self.role_indices.items()}
+            return cache(lambda at: lies(at[0], sizes.at(at[1], lead[at[0]]), *at[1][:1]))
         templates = (t for t in self.dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes))
         known = {role: lies(role, sizes) for template in templates for role in template.roles}
         return lambda instance: known[instance[0]]

@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
-from weighbridge.models.model import OpenModel
+from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.resolved import ResolvedModel
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 #: The object of a config that has their keys.
 PREPROCESSOR: Final = "preprocessor"
 _DIMENSIONS: Final = {"rows": "#", "columns": "##"}
+_WEIGHTS: Final = "model.safetensors"
 _INNER: Final = ("media_proc_cfg", "vision_config", "image_processor", "feature_extractor")
 
 
@@ -37,13 +39,16 @@ _INNER: Final = ("media_proc_cfg", "vision_config", "image_processor", "feature_
 class Towers:
     """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
     with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model.
-    `config`: the folder's, with `preprocessor`."""
+    `further`: tensors of the table's `folders`, and their files. `config`: the folder's, with `preprocessor` and those
+    of these folders."""
 
     resolved: ResolvedModel
     config: Mapping[str, Any]
     dropped: tuple[str, ...]
     folded: tuple[str, ...]
     language: tuple[str, ...]
+    further: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
 
 def towers_of(model: OpenModel) -> Towers:
@@ -55,36 +60,56 @@ def towers_of(model: OpenModel) -> Towers:
     class_ = listed[0] if isinstance(listed, list) and listed else model.config.get("model_type")
     if (family := projector_of_hf(model.config)) is None:
         raise _without_table(class_)
-    config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, model)}
+    further, files = further_weights(family, model)
+    tensors = {**further, **model.logical}
+    config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, tensors)}
+    config |= {folder: model.json(f"{folder}/config.json") for folder in family.document.folders}
     config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
     sizes = family.sizes_from_hf(config)
     try:
-        dialect, prefix = family.dialect_and_prefix(model.logical, sizes)
+        dialect, prefix = family.dialect_and_prefix(tensors, sizes)
     except UnsupportedError:
         hint = "it has only the language model: wb convert SRC DST.gguf"
         raise UsageError(f"{model.place.path} has no tensor of the {family.name} projector", hint=hint) from None
     expansion = family.expansion(dialect, sizes, prefix)
-    mine = {name: node for name, node in model.logical.items() if name in expansion.places}
+    mine = {name: node for name, node in tensors.items() if name in expansion.places}
     mine |= copied_rows(model, family)
-    mine |= (norms := batch_norms.folded(family, expansion, model.logical))
+    mine |= (norms := batch_norms.folded(family, expansion, tensors))
     ignored = family.ignored_prefixes(sizes)
-    dropped = tuple(name for name in model.logical if name in expansion.dropped or name.startswith(ignored))
-    extra = tuple(name for name in batch_norms.extras(norms) if name in model.logical)
+    dropped = tuple(name for name in tensors if name in expansion.dropped or name.startswith(ignored))
+    extra = tuple(name for name in batch_norms.extras(norms) if name in tensors)
     known = {*mine, *dropped, *extra}
-    others = [name for name in model.logical if name not in known]
+    others = [name for name in tensors if name not in known]
+    unknown = [name for name in others if name in further]
     if model.described:
         report = model.resolved.report
-        if unknown := [name for name in others if name in {*report.apart, *report.unmapped}]:
-            raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
+        unknown += [name for name in others if name in {*report.apart, *report.unmapped}]
+    if unknown:
+        raise MappingError(family.name, dialect, MappingReport(unmapped=tuple(unknown)), path=str(model.place.path))
     resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
-    return Towers(resolved, config, dropped, extra, tuple(others))
+    return Towers(resolved, config, dropped, extra, tuple(others), tuple(further), files)
 
 
-def dimensions_of(family: Family, model: OpenModel) -> dict[str, int]:
+def further_weights(family: Family, model: OpenModel) -> tuple[dict[str, LogicalTensor], tuple[Path, ...]]:
+    """The tensors in a table's `folders` as stored, and their files, which stay open with the model. FormatError if one
+    is missing."""
+    out: dict[str, LogicalTensor] = {}
+    files = tuple(model.place.folder / folder / _WEIGHTS for folder in family.document.folders)
+    for folder, path in zip(family.document.folders, files, strict=True):
+        if not path.is_file() or not model.json(f"{folder}/config.json"):
+            raise FormatError(
+                f"is missing, or its config.json: the {family.name} projector needs both", path=str(path),
+                hint="download the folder, too",
+            )  # fmt: skip
+        out |= {f"{folder}/{name}": node for name, node in open_weights(path).logical.items()}
+    return out, files
+
+
+def dimensions_of(family: Family, tensors: Mapping[str, LogicalTensor]) -> dict[str, int]:
     """The dimensions of a folder's tensors that the table's sizes name, by `#NAME` and `##NAME` (see `ArchView`)."""
     sources = " ".join(text for size in family.sizes.values() for text in size.hf)
     named = [(mark, name) for call, mark in _DIMENSIONS.items() for name in re.findall(rf'{call}\("(.+?)"\)', sources)]
-    shapes = {name: model.logical[name].spec.shape for _, name in named if name in model.logical}
+    shapes = {name: tensors[name].spec.shape for _, name in named if name in tensors}
     return {mark + name: shapes[name][len(mark) - 1] for mark, name in named if len(shapes.get(name, ())) >= len(mark)}
 
 

@@ -48,9 +48,8 @@ def _published(config: Config) -> dict[str, Any]:
         raise FormatError("must be the same for all layers with a window", field="per_layer_config")
     own = {**config, **(sliding[0] if sliding else {})}
     for kind, sizes in (("indexed_attention", config), ("sliding_attention", own)):
-        share = stated(rope, f"{kind}.partial_rotary_factor")
-        width = number(sizes.get("head_dim"), "head_dim")
-        if share is not None and round(number(share, "partial_rotary_factor") * width) != sizes.get("qk_rope_head_dim"):
+        share, width = stated(rope, f"{kind}.partial_rotary_factor"), number(sizes.get("head_dim"), "head_dim")
+        if share is not None and round(number(share, kind) * width) != sizes.get("qk_rope_head_dim"):
             raise FormatError(
                 "isn't the part of a head that rotates", field=f"{kind}.partial_rotary_factor", found=share
             )

@@ -131,6 +131,7 @@ class SizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
     by_layer: Annotated[
         bool, _doc("a list with the size of each layer; in layers with 0, roles with the symbol don't exist")
     ] = False
+    index: Annotated[str, _doc("index whose values the list is by, if that isn't the layer's")] = ""
 
 
 class LayerSetEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -451,6 +452,9 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     include: Annotated[Words, _doc("mixins that it begins with")] = []
     ignored_prefixes: Annotated[Words, _doc("prefixes of tensors of other parts of a model")] = []
+    folders: Annotated[
+        Words, _doc("folders of a projector's further weights, whose names begin with the folder, and its config's key")
+    ] = []
     defaults: Annotated[
         ByKey, _doc("values of keys that a config leaves out; a table, or a list of tables and names in usual.toml")
     ] = {}
