@@ -430,6 +430,8 @@ def ticked(names: Iterable[str]) -> str:
 
 # --- reference-classes.md -------------------------------------------------------------------------------------------
 
+PAIR = "two files"
+
 
 def reference_classes() -> Iterator[str]:
     from weighbridge.models.arch.registry import families
@@ -451,38 +453,47 @@ def reference_classes() -> Iterator[str]:
         for name, row in decision_rows().items()
         if not row.in_table
     }
+    stated = {**listed["towers"], **{name: [whole] for name, whole in listed["same"].items()}}
+    towers = classes_with_towers(stated)
+    states |= {name: (PAIR, what) for name, (state, what) in states.items() if state == "partly" and name in towers}
     kinds = [state for state, _ in states.values()]
     yield "# Classes of Hugging Face models\n"
     yield NOTE
     yield (
         "Every class of a model that writes that the reference converter of llama.cpp "
         f"{listed['version']} registers, and what `wb convert` does with it: {kinds.count('converts')} of {len(kinds)} "
-        f"convert whole, {kinds.count('partly')} in part (the part that writes; the plan lists omitted parts), "
-        f"{kinds.count('absent')} are absent. Equality with the reference is tested family by family; "
-        "[reference-differences.md](reference-differences.md) has the exceptions.\n"
+        f"convert whole, {kinds.count(PAIR)} as two files (the part that writes, and its towers by `--with-mmproj`), "
+        f"{kinds.count('partly')} in part (the plan lists omitted parts), {kinds.count('absent')} are absent. "
+        "Equality with the reference is tested family by family; [reference-differences.md](reference-differences.md) "
+        "has the exceptions.\n"
     )
     rows = (
         (f"`{name}`", state, family) for name, (state, family) in sorted(states.items(), key=lambda r: r[0].lower())
     )
     yield from table(("class", "state", "family, or what it needs"), rows)
-    stated = {**listed["towers"], **{name: [whole] for name, whole in listed["same"].items()}}
-    yield from projector_classes(listed["other"], listed["left"], stated)
+    yield from projector_classes(listed["other"], listed["left"], towers)
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"
     yield "The reference doesn't register these, or converts them by the class of their text model.\n"
-    yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(known[n])) for n in own))
+    further = ((n, *state_of_class(known[n])) for n in own)
+    rows = ((f"`{n}`", PAIR if state == "partly" and n in towers else state, what) for n, state, what in further)
+    yield from table(("class", "state", "family"), rows)
 
 
-def projector_classes(
-    registered: Sequence[str], left: Mapping[str, str], towers: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
-    """The classes with towers that see or hear, which `--mmproj` writes. `towers`: classes that the
-    reference registers in place of those of whole configs, and these."""
-    from weighbridge.models.arch.registry import projector_types, projectors
+def classes_with_towers(stated: Mapping[str, Sequence[str]]) -> dict[str, Family]:
+    """The classes with towers that see or hear, and their tables. `stated`: classes that the reference registers in
+    place of those of whole configs, and these."""
+    from weighbridge.models.arch.registry import projectors
 
     classes = ((table, a) for table in projectors().values() for a in table.architectures.values())
     known = {name: table for table, a in classes for name in (a.name, *a.aliases)}
-    known |= {tower: known[whole[0]] for tower, whole in towers.items()}
+    return known | {tower: known[whole[0]] for tower, whole in stated.items()}
+
+
+def projector_classes(registered: Sequence[str], left: Mapping[str, str], known: Mapping[str, Family]) -> Iterator[str]:
+    """The classes with towers that see or hear, which `--mmproj` writes. `known`: their tables."""
+    from weighbridge.models.arch.registry import projector_types
+
     written = [name for name in known if name in registered]
     yield "## Towers\n"
     yield (

@@ -30,7 +30,9 @@ from weighbridge.io.source import BytesSource
 from weighbridge.models.llamacpp import rules as module
 from weighbridge.models.llamacpp.candidate import table
 from weighbridge.models.llamacpp.projectors import table as projector_table
-from weighbridge.models.llamacpp.rules import RULES, findings
+from weighbridge.models.llamacpp.rules import COMPANION, RULES, findings
+from weighbridge.page.verdict import Level
+from weighbridge.page.verdict import verdict as page_verdict
 
 F32, Q4_0 = BY_NAME["F32"], BY_NAME["Q4_0"]
 Change = Callable[[Metadata, Tensors], None]
@@ -257,21 +259,21 @@ MET = [
     Met("no table of ours", both(renamed("clef"), put(
         clef__attention__layer_norm_epsilon=("f32", 1e-5), clef__decision__routing_block_count=("u32", 1),
         clef__decision__block_count=("u32", 1), clef__decision__head_count=("u32", 4))), {"llamacpp/unchecked"}, None),
-    Met("a projector", tower, {"llamacpp/companion"}),
+    Met("a projector", tower, {COMPANION}, True),
     Met("a projector without a modality", both(tower, put(clip__has_vision_encoder=("bool", False))),
-        {"llamacpp/companion", "llamacpp/mmproj-modality"}),
+        {COMPANION, "llamacpp/mmproj-modality"}),
     Met("a projector of no known type", both(tower, put(clip__projector_type=("str", "clap"))),
-        {"llamacpp/companion", "llamacpp/mmproj-type"}),
+        {COMPANION, "llamacpp/mmproj-type"}),
     Met("a projector without its number of heads", both(tower, drop("clip.vision.attention.head_count")),
-        {"llamacpp/companion", "llamacpp/mmproj-key"}),
+        {COMPANION, "llamacpp/mmproj-key"}),
     Met("a projector with a mean of two colors", both(tower, put(clip__vision__image_mean=("arr[f32]", [0.5, 0.5]))),
-        {"llamacpp/companion", "llamacpp/mmproj-channels"}),
+        {COMPANION, "llamacpp/mmproj-channels"}),
     Met("a projector of two activations", both(tower, put(clip__use_silu=("bool", True))),
-        {"llamacpp/companion", "llamacpp/mmproj-activation"}),
+        {COMPANION, "llamacpp/mmproj-activation"}),
     Met("a projector without a tensor", both(tower, drop("v.blk.0.attn_q.weight")),
-        {"llamacpp/companion", "llamacpp/mmproj-tensor"}),
+        {COMPANION, "llamacpp/mmproj-tensor"}),
     Met("an adapter", both(drop("output.weight", "token_embd.weight"), put(general__type=("str", "adapter"))),
-        {"llamacpp/companion"}),
+        {COMPANION}, None),
     Met("a vocabulary", drop(*(name for name, _ in tensors())),
         {"llamacpp/vocabulary-only", "gguf/header-padding"}),
     Met("no size keys", drop("llama.embedding_length", "llama.context_length"), {"llamacpp/key", "llamacpp/size"}),
@@ -335,11 +337,18 @@ def test_a_file_as_it_is_met(met: Met, tmp_path: Path) -> None:
     assert report.verdicts[0].accepts is met.loads
 
 
+@pytest.mark.parametrize("met", [met for met in MET if COMPANION in met.rules], ids=lambda met: met.name)
+def test_the_page_refuses_a_companion_as_verify_does(met: Met, tmp_path: Path) -> None:
+    path = written(met, tmp_path)
+    answer = page_verdict(str(path), wb.verify(path), wb.scan(path)).answers[3]
+    assert answer.level is (Level.ERROR if met.loads is False else Level.INFO), answer
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("met", [met for met in MET if met.loads is not None], ids=lambda met: met.name)
 def test_llama_cpp_says_the_same(met: Met, judge: Judge, tmp_path: Path) -> None:
     refusal = judge.refusal(written(met, tmp_path))
-    assert (refusal is None) == met.loads, refusal
+    assert (refusal is None) == (met.loads and COMPANION not in met.rules), refusal  # with its option: judged below
 
 
 # ---------------------------------------------------------------- projectors

@@ -56,7 +56,9 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
                     "block_configs", "attn_type_list", "block_types", "activation_sparsity_pattern",
                     "intermediate_size", "num_key_value_heads", "num_attention_heads", "num_query_heads",
                     "num_kv_heads", "ffn_multipliers", "moe_intermediate_size", "moe_topk", "num_shared_expert",
-                    "is_moe_layer", "hybrid_layer_pattern")
+                    "is_moe_layer", "hybrid_layer_pattern", "layer_rope_theta", "num_attention_heads_per_layer",
+                    "indexer_types", "compress_ratios", "rope_theta", "partial_rotary_factors", "swiglu_limits",
+                    "swiglu_limits_shared", "expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
     },
     "hybrid_override_pattern": ("M-M*M-ME", KEPT, "-MM-M"),
     **{
@@ -68,8 +70,15 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
     "max_window_layers": (5, KEPT, 3),
     **{
         key: (2, (2, 3, 6, 7), 2)
-        for key in ("moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step")
+        for key in ("moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step",
+                    "layer_group_size")
     },
+    "ple_layer_ids": ([1, 3, 8], KEPT, [2]),
+    "moe_layers_enum": ("0,2,6,7", KEPT, "1,4"),
+    "sparse_attention_config": (
+        {"sparse_topk_blocks": 8, "sparse_attention_freq": LETTERS}, KEPT,
+        {"sparse_topk_blocks": 8, "sparse_attention_freq": list("bcefg")},
+    ),
     "num_kv_shared_layers": (3, (1, 3, 4, 5, 7), 2),
     "per_layer_config": (
         {"02": {"head_dim": 4}, "5": {"head_dim": 8}, "7": {"head_dim": 2}}, KEPT,
@@ -96,7 +105,7 @@ def test_a_key_of_single_layers_follows_them(key: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("key", STEPS)
 def test_layers_that_follow_no_step_any_more_are_refused(key: str) -> None:
-    with pytest.raises(UsageError, match=f"every 2th layer differs .{key}."):
+    with pytest.raises(UsageError, match=f"one layer in 2 differs .{key}."):
         hf_config({"num_hidden_layers": COUNT, key: 2}, left((0, 2, 3)))
     assert hf_config({"num_hidden_layers": COUNT, key: 1}, left((0, 2, 3)))[0][key] == 1
 
@@ -108,7 +117,7 @@ def test_a_period_begins_elsewhere(kept: tuple[int, ...], first: int | None) -> 
     """Layers 1, 4 and 7 are of another kind; `first`: the first of what is left, None: they follow no period."""
     said = {"num_hidden_layers": COUNT, "attn_layer_period": 3, "attn_layer_offset": 1}
     if first is None:
-        with pytest.raises(UsageError, match=r"every 2th layer differs .attn_layer_period."):
+        with pytest.raises(UsageError, match=r"one layer in 2 differs .attn_layer_period."):
             hf_config(said | {"attn_layer_period": 2, "attn_layer_offset": 0}, left(kept))
         return
     found = hf_config(said, left(kept))[0]
@@ -159,7 +168,7 @@ def test_leading_layers_stay_the_leading_ones() -> None:
 def test_the_text_part_of_a_config() -> None:
     text = {"num_hidden_layers": COUNT, "layer_types": LETTERS}
     config = {"vision_config": {"num_hidden_layers": 3}, "text_config": text}
-    found, changes = hf_config(config, left())
+    found, changes = hf_config(config, left(), path=["text_config"])
     text = {"num_hidden_layers": len(KEPT), "layer_types": list("bcefg")}
     assert found == {"vision_config": {"num_hidden_layers": 3}, "text_config": text}
     assert [c.key for c in changes] == ["num_hidden_layers", "layer_types"]
@@ -470,6 +479,8 @@ def test_a_tensor_of_the_first_layer_alone_is_not_lost_in_silence(tmp_path: Path
     """RWKV 7 names the norm of its embedding after layer 0: a table tells that it stays, without one it is a loss."""
     case, source = models.CASES["rwkv7"], tmp_path / "model"
     models.build(case, source)
+    report = report_of(wb.plan_slice(source, tmp_path / "planned", layers="1", renumber=True))
+    assert any("without a meaning in the new layer: model.layers.0.attn.v_lora" in note for note in report.notes)
     wb.slice(source, tmp_path / "cut", layers="1", renumber=True)
     kept, before = (written(tmp_path / n / "model.safetensors") for n in ("cut", "model"))
     name = "model.layers.0.pre_norm.weight"

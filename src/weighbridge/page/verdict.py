@@ -17,7 +17,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import IMATRIX_DAT
 from weighbridge.models.clients import LLAMA_CPP, ClientVerdict, loads
-from weighbridge.models.llamacpp.rules import accompanies
+from weighbridge.models.llamacpp.rules import COMPANION, accompanies
 from weighbridge.models.lora.forms import adapter_form
 from weighbridge.models.open import open_headers
 from weighbridge.page.views.judged_steps import JudgedStep, judged_steps
@@ -26,7 +26,6 @@ from weighbridge.reports.scan.model import ScanFinding, ScanReport, ScanVerdict,
 from weighbridge.reports.verify.report import VerifyReport
 
 _SHOWN: Final = 200  # findings
-_COMPANION: Final = "llamacpp/companion"  # the rule of a file that isn't a model itself
 
 
 class Level(StrEnum):
@@ -172,17 +171,19 @@ def _safe(scanned: ScanReport) -> VerdictAnswer:
 
 
 def _client(path: str, verified: VerifyReport) -> ClientVerdict | None:
-    """Returns the verdict of the program that the model is for; it is undecided for a file that accompanies a model. A
-    damaged model isn't opened: `verify` has its verdict."""
-    if (companion := next((f for f in verified.findings if f.rule == _COMPANION), None)) is not None:
+    """Returns the verdict of the program that the model is for; it is undecided for a whole file that accompanies a
+    model. A damaged model isn't opened: `verify` has its verdict."""
+    stopped = next((v for v in verified.verdicts if v.accepts is False), None)
+    companion = next((f for f in verified.findings if f.rule == COMPANION), None)
+    if companion is not None and stopped is None:
         return ClientVerdict(LLAMA_CPP, None, companion.message.removeprefix("file that "))
     with suppress(WeighbridgeError, OSError), open_headers(path).model as model:
         if model.format == IMATRIX_DAT:
             return ClientVerdict(LLAMA_CPP, None, accompanies("--imatrix"))
         if (form := adapter_form(model)) is not None:
             return ClientVerdict(form.client, None, f"accompanies a model: {form.client} applies it")
-        return loads(model)
-    stopped = next((v for v in verified.verdicts if v.accepts is False), None)
+        if companion is None:
+            return loads(model)
     if stopped is None:
         return None
     reason = next(

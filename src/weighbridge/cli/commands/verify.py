@@ -90,11 +90,12 @@ def _show(report: VerifyReport) -> None:
             echo(f"  hint: {clean(findings[0].hint)}", "info")
     size = f"{plural(report.files, 'file')}, {plural(report.tensors, 'tensor')}, {human_bytes(report.nbytes)}"
     for verdict in report.verdicts:
+        taken = f" as {verdict.option}" if verdict.option else ""
         if verdict.accepts is False:
-            what = "load it as a model" if verdict.stage == "model" else f"read its {verdict.stage}"
+            what = f"load it{taken or ' as a model'}" if verdict.stage == "model" else f"read its {verdict.stage}"
             echo(f"{verdict.tool} would refuse {clean(verdict.path)}: it can't {what}", "warning")
         elif verdict.accepts is None:
-            echo(f"{styled('not checked', 'warning')}: whether {verdict.tool} would load {clean(verdict.path)}")
+            echo(f"{styled('not checked', 'warning')}: whether {verdict.tool} would load {clean(verdict.path)}{taken}")
     if report.signature is not None and report.signature.signer is not None:
         signed = report.signature
         echo(f"signed by {clean(signed.signer or '')}: {plural(signed.files, 'file')}")

@@ -76,9 +76,13 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     mlx-lm's class of the model ignores.
     """
     if "mlx" not in model.family.dialects:
+        other = (
+            "wb convert --to hf writes a folder for other programs; wb arch list shows which families have mlx names"
+        )
         raise UnsupportedError(
-            f"the {model.family.name} family has no MLX tensor names", hint="wb convert --to hf writes a folder for "
-            "other programs; wb arch list shows which families have mlx names",
+            f"the {model.family.name} family has no MLX tensor names",
+            hint="wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
+            if tower_names(model.config) else other,
         )  # fmt: skip
     rules = model.family.document.mlx
     facts = model.family.effective(model.config)

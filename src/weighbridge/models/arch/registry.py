@@ -207,7 +207,8 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
             ".safetensors and .npz need none, nor does a GGUF for a program of your own: --arch NAME",
         )
     named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
-    raise UnsupportedError(f"no family has the architecture {named}", hint=_ELSEWHERE.get(named, _CHECK))
+    check = _CHECK if projector_of_hf(config) is None else "wb convert SRC DST.gguf --mmproj writes its tower"
+    raise UnsupportedError(f"no family has the architecture {named}", hint=_ELSEWHERE.get(named, check))
 
 
 def family_of_gguf(

@@ -16,7 +16,9 @@ class SizeKeys(NamedTuple):
 
 SIZE_KEYS: Final[Mapping[str, SizeKeys]] = MappingProxyType(
     {
-        "layers": SizeKeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), "block_count"),
+        "layers": SizeKeys(
+            ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"), "block_count"
+        ),
         "hidden_size": SizeKeys(("hidden_size", "n_embd", "d_model", "dim"), "embedding_length"),
         "heads": SizeKeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), "attention.head_count"),
         "kv_heads": SizeKeys(("num_key_value_heads", "n_kv_heads", "num_kv_heads"), "attention.head_count_kv"),

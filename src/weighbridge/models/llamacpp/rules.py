@@ -25,23 +25,20 @@ _EMBEDDING: Final = "token_embd.weight"
 
 # ---- kinds of files ----
 
+MMPROJ: Final = "--mmproj"
+_TAKEN: Final = "llama.cpp takes it as {}"
 
-def _companion(model: Candidate) -> Iterator[LoadRefusal]:
-    option = _COMPANIONS.get(model.kind) or table().parts.get(model.architecture)
-    if option:
-        yield LoadRefusal(_taken_as(option))
+_COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": MMPROJ, "imatrix": "--imatrix"})
 
 
-_COMPANIONS: Final = MappingProxyType({"adapter": "--lora", "mmproj": "--mmproj", "imatrix": "--imatrix"})
+def option_of(model: Candidate) -> str:
+    """The option with which llama.cpp takes a file that accompanies a model; "" for a model."""
+    return _COMPANIONS.get(model.kind) or table().parts.get(model.architecture) or ""
 
 
 def accompanies(option: str) -> str:
     """Returns the words for a file that llama.cpp takes with an option."""
-    return f"accompanies a model: {_taken_as(option)}"
-
-
-def _taken_as(option: str) -> str:
-    return f"llama.cpp takes it as {option}"
+    return f"accompanies a model: {_TAKEN.format(option)}"
 
 
 def unknown_architecture(name: str) -> Iterator[LoadRefusal]:
@@ -233,11 +230,17 @@ def _unchecked(model: Candidate) -> Iterator[LoadRefusal]:
         yield LoadRefusal(f"Weighbridge has no table for this form of {model.architecture}")
 
 
+#: The rule of a file that isn't a model itself.
+COMPANION: Final = "llamacpp/companion"
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 #: A file with one of these findings isn't a model and isn't checked further.
 KINDS: Final[Mapping[str, LoaderRule[Candidate]]] = MappingProxyType(
     {
-        "llamacpp/companion": LoaderRule(_I, "file that accompanies a model", _companion),
+        COMPANION: LoaderRule(
+            _I,
+            "file that accompanies a model",
+            lambda model: [LoadRefusal(_TAKEN.format(option))] if (option := option_of(model)) else [],
+        ),
         "llamacpp/architecture": LoaderRule(
             _W, "architecture that llama.cpp doesn't know", lambda model: unknown_architecture(model.architecture)
         ),
@@ -321,10 +324,13 @@ def stage_of(findings: Iterable[Finding]) -> str:
     return early or ("model" if any(f.rule in REFUSED for f in findings) else "")
 
 
-def accepts(findings: Iterable[Finding]) -> bool | None:
-    """Whether llama.cpp loads a file with these findings as a model; None if Weighbridge can't decide."""
+def accepts(findings: Iterable[Finding], option: str = "") -> bool | None:
+    """Whether llama.cpp loads a file with these findings as a model, or takes it with an option (`option_of`); None if
+    Weighbridge can't decide."""
     findings = tuple(findings)
-    return False if stage_of(findings) else None if any(f.rule in OPEN for f in findings) else True
+    if stage_of(findings):
+        return False
+    return None if option not in ("", MMPROJ) or any(f.rule in OPEN for f in findings) else True
 
 
 def all_findings(indexes: Sequence[Index]) -> tuple[Finding, ...]:

@@ -38,6 +38,9 @@ class LayerStack:
         return f"{self.prefix}{to}{dot}{suffix}"
 
 
+_FURTHER: Final = "mtp"  # layers that predict further tokens, if they have numbers of their own
+
+
 def _numbers_by_prefix(names: Iterable[str]) -> dict[str, set[int]]:
     """Returns the prefixes before a number in names, each with the numbers that occur."""
     out: dict[str, set[int]] = {}
@@ -64,6 +67,7 @@ def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
     names = list(names)
     likely = [s for s in stacks(names) if (s.count > 1 if stated is None else s.count >= stated)]
     likely = [s for s in likely if s.count == stated] or likely
+    likely = [s for s in likely if _FURTHER not in s.prefix.split(".")] or likely
     if len(likely) == 1:
         return likely[0]
     declared = "" if stated is None else f" The config declares {stated}."

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.records import dataclass
+from weighbridge.base.words import plural
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.kv_tensors import of_graph
+from weighbridge.models.arch.naming import some
 from weighbridge.models.arch.registry import families_of_graph
 from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.arch.tables.schema import LayerRulesEntry
 from weighbridge.models.arch.tables.spec import placeholders
 from weighbridge.models.arch.tables.values import integer
+from weighbridge.models.config.keys import value_at
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import (
     KeptLayers,
@@ -37,6 +40,7 @@ from weighbridge.models.transform.encoder_decoder import (
     stack_of_side,
 )
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, lists_from_1, parse_numbers, renumbered
+from weighbridge.models.transform.text_config import text_path, with_part
 
 # Extra layers that predict further tokens: config.json counts them separately, a GGUF includes them.
 _EXTRA: Final = "num_nextn_predict_layers"
@@ -77,7 +81,7 @@ def _step(key: str, value: Any, kept: Kept, count: int) -> Any:
         return _listed(key, value, kept, count)
     if isinstance(value, int) and not _regular(value, kept):
         raise UsageError(
-            f"every {value}th layer differs ({key}), and the remaining layers break that pattern",
+            f"one layer in {value} differs ({key}), and the remaining layers break that pattern",
             hint=f"leave out runs of {value} layers that begin at a multiple of {value}",
         )
     return value
@@ -110,6 +114,25 @@ def _numbers(key: str, value: Any, kept: Kept, count: int) -> Any:
     return [new for new, old in enumerate(kept) if old in {n for n in value if isinstance(n, int)}]
 
 
+def _numbers_from_1(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """Numbers of some layers, counted from 1."""
+    if not isinstance(value, list | tuple):
+        return value
+    return [old + 1 for old in _numbers(key, [n - 1 for n in value if isinstance(n, int)], kept, count)]
+
+
+def _enumerated(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """Numbers of some layers in a text: 3,4,5."""
+    if not isinstance(value, str):
+        return value
+    return ",".join(map(str, _numbers(key, [int(n) for n in value.split(",") if n.strip().isdecimal()], kept, count)))
+
+
+def _lists_in(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """An object with lists that have one entry per layer."""
+    return {k: _listed(k, v, kept, count) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
 def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
     """An object whose keys are layer numbers."""
     if not isinstance(value, Mapping) or any(not str(n).isdigit() for n in value):
@@ -125,16 +148,20 @@ RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
         ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers", "block_configs",
          "attn_type_list", "hybrid_override_pattern", "block_types", "activation_sparsity_pattern", "intermediate_size",
          "num_key_value_heads", "num_attention_heads", "num_query_heads", "num_kv_heads", "ffn_multipliers",
-         "moe_intermediate_size", "moe_topk", "num_shared_expert", "is_moe_layer", "hybrid_layer_pattern"), _listed)
+         "moe_intermediate_size", "moe_topk", "num_shared_expert", "is_moe_layer", "hybrid_layer_pattern",
+         "layer_rope_theta", "num_attention_heads_per_layer", "indexer_types", "compress_ratios", "rope_theta",
+         "partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared", "expert_swiglu_limit_list",
+         "share_expert_swiglu_limit_list"), _listed)
     | dict.fromkeys(
         ("mlp_only_layers", "moe_layers", "attn_layer_indices", "full_attn_idxs", "hybrid_layer_ids",
          "global_attn_layers", "cross_attention_layers"), _numbers)
     | dict.fromkeys(
         ("first_k_dense_replace", "max_window_layers", "moe_layer_start_index", "num_dense_layers"), _leading)
     | dict.fromkeys(
-        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step"),
-        _step)
-    | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number, "linear_attn_config": lists_from_1}
+        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers", "mamba_step",
+         "layer_group_size"), _step)
+    | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number, "linear_attn_config": lists_from_1,
+       "ple_layer_ids": _numbers_from_1, "moe_layers_enum": _enumerated, "sparse_attention_config": _lists_in}
 )  # fmt: skip
 
 _ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key has no meaning
@@ -249,20 +276,42 @@ def _slice(model: OpenModel, layers: LayerSelection, renumber: bool) -> Transfor
         rules = model.family.document.layer_rules
     except WeighbridgeError:
         rules = _NO_RULES  # a model without a table
-    config, changes = hf_config(model.config, layers, rules)
-    notes = _notes(_of_text(model.config), layers)
-    return replace(done, model=with_config(done.model, config, changes), changed=changes, notes=notes)
+    path = text_path(model, LAYERS.config)
+    config, changes = hf_config(model.config, layers, rules, path)
+    notes = _notes(value_at(model.config, path), layers)
+    after = with_config(done.model, config, changes)
+    return replace(done, model=after, changed=changes, notes=(*notes, *_unread(model, after)))
+
+
+def _unread(before: OpenModel, after: OpenModel) -> Iterator[str]:
+    """Reports the tensors that the model ignores in their new layers. Raises UsageError if the config describes other
+    layers than the remaining ones, as it does if no rule covers a key."""
+    if not before.described or not before.resolved.report.ok:
+        return
+    try:
+        report = after.resolved.report
+    except FormatError as error:
+        raise UsageError(f"the remaining layers contradict {error.field or 'config.json'}", hint=_PART) from None
+    if report.missing or report.misshapen:
+        raise UsageError(f"config.json would describe other layers than the remaining ones ({report})", hint=_PART)
+    if report.unmapped:
+        yield f"{plural(len(report.unmapped), 'tensor')} without a meaning in the new layer: {some(report.unmapped)}"
+
+
+_PART: Final = "choose other layers, or tensors by name, which leaves the config unchanged: --keep, --drop"
 
 
 def _notes(config: Mapping[str, Any], layers: LayerSelection) -> tuple[str, ...]:
     """Reports lists that may be per-layer and that no rule covers."""
     count = layers.stated or layers.stack.count
-    keys = (k for k, v in config.items() if isinstance(v, list) and len(v) == count > _SHORT and k not in RULES)
+    counts = {count, count + (config.get(_EXTRA) or 0)} if count > _SHORT else ()
+    keys = (k for k, v in config.items() if isinstance(v, list) and len(v) in counts and k not in RULES)
     return tuple(f"{key} has one entry per original layer and stays unchanged" for key in keys)
 
 
 def _select(model: OpenModel, side: str, numbers: str) -> LayerSelection:
-    names = [e.name for e in model.index]
+    towers = {*model.resolved.report.apart} if model.described else set()
+    names = [e.name for e in model.index if e.name not in towers]
     if side:
         stack = stack_of_side(names, side)
         stated: int | None = stack.count
@@ -282,14 +331,8 @@ def _stated(model: OpenModel) -> int | None:
     if model.format == "gguf":
         count = model.metadata.get(f"{model.metadata.get('general.architecture')}.{LAYERS.gguf}")
         return None if count is None else integer(count, LAYERS.gguf, 1)
-    config = _of_text(model.json("config.json") or {})
+    config = value_at(model.config, text_path(model, LAYERS.config))
     return next((integer(config[key], key, 1) for key in LAYERS.config if config.get(key) is not None), None)
-
-
-def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the part of a config that describes the layers."""
-    text = config.get("text_config")
-    return text if isinstance(text, Mapping) and not any(key in config for key in LAYERS.config) else config
 
 
 def _renumber(model: OpenModel, layers: LayerSelection) -> Transformed:
@@ -312,12 +355,13 @@ def _renumber(model: OpenModel, layers: LayerSelection) -> Transformed:
 
 
 def hf_config(
-    config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry = _NO_RULES
+    config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry = _NO_RULES, path: Sequence[str] = ()
 ) -> tuple[dict[str, Any], tuple[KeyChange, ...]]:
-    """Returns a config.json for the kept layers, and its changes. `rules`: those of the model's family."""
+    """Returns a config.json for the kept layers, and its changes. `rules`: those of the model's family; `path`: to the
+    object that describes the layers."""
     if not config:
         return {}, ()
-    part = _of_text(config)
+    part = value_at(config, path)
     new = (
         hf_counts(part, layers.side, layers.stack.count, len(layers.kept))
         if layers.side
@@ -325,7 +369,7 @@ def hf_config(
     )
     changes = [KeyChange(key, part.get(key), value) for key, value in new.items() if part.get(key) != value]
     after = {**part, **{c.key: c.after for c in changes}}
-    whole = after if part is config else {**config, "text_config": after}
+    whole = with_part(config, path, after)
     settings = {key: whole[key] for key in _BY_MODULE if isinstance(whole.get(key), dict)}
     modules = {key: renumbered(value, layers.stack, layers.places) for key, value in settings.items()}
     changes += [KeyChange(key, whole[key], value) for key, value in modules.items() if value != whole[key]]
@@ -337,12 +381,17 @@ def _changed_keys(config: Mapping[str, Any], layers: LayerSelection, rules: Laye
     if list(layers.kept[: len(main)]) != main:
         raise UsageError("layers that predict further tokens must stay last")
     after: dict[str, Any] = {key: len(main) for key in LAYERS.config if key in config}
-    if config.get(_EXTRA):
-        after[_EXTRA] = len(layers.kept) - len(main)
     count = layers.stated or layers.stack.count
+    extra: Sequence[int] = range(count, count + (config.get(_EXTRA) or 0))
+    if config.get(_EXTRA) and layers.stack.count > count:  # else they have numbers of their own, and stay
+        extra = layers.kept[len(main) :]
+        after[_EXTRA] = len(extra)
     for key, rule in RULES.items():
         if config.get(key) is not None and config.get(_ONLY_WITH.get(key, key)) is not False:
-            after[key] = rule(key, config[key], main, count)
+            value, further = config[key], []
+            if rule is _listed and isinstance(value, list) and len(value) == count + (config.get(_EXTRA) or 0):
+                value, further = value[:count], [value[k] for k in extra]
+            after[key] = [*rule(key, value, main, count), *further] if further else rule(key, value, main, count)
     for pattern in _PATTERNS:  # becomes a list if the kept layers don't follow the pattern
         step = config.get(pattern.key, rules.every.get(pattern.key))
         if isinstance(step, int) and not config.get(pattern.listed) and not _regular(step, main):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
+from weighbridge.models.config.keys import value_at
 from weighbridge.models.model import OpenModel
+from weighbridge.models.transform.text_config import text_path, with_part
 
 # The number of tokens in the shapes of a family's table.
 _TOKENS: Final = "V"
+_KEYS: Final = ("vocab_size",)
 
 
 def embeddings(model: OpenModel, dialect: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -23,17 +26,12 @@ def embeddings(model: OpenModel, dialect: str, names: Iterable[str]) -> tuple[st
 def with_vocabulary_size(model: OpenModel, rows: int, owner: OpenModel | None = None) -> dict[str, bytes]:
     """Returns config.json with the number of embedding rows, and with the special tokens' ids of `owner`, whose
     tokenizer the model gets."""
-    config = dict(model.json("config.json") or {})
-    ids = _vocabulary_part(owner.config) if owner is not None else {}
-    part = dict(_vocabulary_part(config))
-    part |= {key: value for key, value in ids.items() if key.endswith("_token_id")}
+    config = model.json("config.json") or {}
+    path = text_path(model, _KEYS)
+    part = dict(value_at(config, path))
+    if owner is not None:
+        ids = value_at(owner.config, text_path(owner, _KEYS))
+        part |= {key: value for key, value in ids.items() if key.endswith("_token_id")}
     part["vocab_size"] = rows
-    nested = _vocabulary_part(config) is not config
-    text = json.dumps({**config, "text_config": part} if nested else part, indent=2, ensure_ascii=False)
+    text = json.dumps(with_part(config, path, part), indent=2, ensure_ascii=False)
     return {"config.json": f"{text}\n".encode()}
-
-
-def _vocabulary_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes the language model."""
-    text = config.get("text_config")
-    return text if isinstance(text, Mapping) and "vocab_size" not in config else config

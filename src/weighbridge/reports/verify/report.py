@@ -59,14 +59,15 @@ _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a tool loads a file as a model, from the findings that would stop it. `accepts` is None if Weighbridge
-    doesn't know the tensors of the architecture. `stage`: the step at which the tool stops (GGUF: header, data, model);
-    empty if it loads the file."""
+    """Whether a tool loads a file, from the findings that would stop it. `accepts` is None if Weighbridge doesn't know
+    what the tool requires. `stage`: the step at which the tool stops (GGUF: header, data, model); empty if it loads the
+    file. `option`: of the tool, for a file that accompanies a model; empty for a model."""
 
     path: str
     tool: str
     accepts: bool | None
     stage: str = ""
+    option: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -177,6 +178,7 @@ def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     llama.cpp each GGUF, mlx-lm a folder in its format."""
     from weighbridge.models.clients import MLX_LM, is_mlx
     from weighbridge.models.llamacpp import rules as gguf
+    from weighbridge.models.llamacpp.candidate import Candidate
     from weighbridge.models.mlxlm.rules import accepts
 
     if repo.config and repo.model is not None and is_mlx(repo.config, repo.model.metadata):
@@ -187,9 +189,13 @@ def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     for finding in findings:
         by_path.get(finding.path or "", []).append(finding)
     for file in files:
-        f = by_path[str(file.path)]
-        unread = "header" if file.index is None else ""  # our parser is more lenient than any loader's
-        yield Verdict(str(file.path), "llama.cpp", False if unread else gguf.accepts(f), gguf.stage_of(f) or unread)
+        path, index = str(file.path), file.index
+        if index is None:  # our parser is more lenient than any loader's
+            yield Verdict(path, "llama.cpp", False, "header")
+            continue
+        option = gguf.option_of(Candidate(index.metadata, {}))
+        found = [f for f in by_path[path] if not option or f.rule != gguf.COMPANION]
+        yield Verdict(path, "llama.cpp", gguf.accepts(found, option), gguf.stage_of(found), option)
 
 
 def failed(report: VerifyReport, fail_on: Severity = Severity.ERROR) -> bool:

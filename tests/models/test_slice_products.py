@@ -1,0 +1,124 @@
+"""`wb slice` of every recorded model: what is written describes its layers, or nothing is written. Of models that see
+or hear, the layers are those of the language model, towers stay whole, and settings change in the object of config.json
+that describes the language model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tests.models.family_judges import golden as families
+from tests.models.projector_cases import golden, write_folder
+
+import weighbridge as wb
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.models.open import open_model
+from weighbridge.models.transform import layers as module
+from weighbridge.models.transform import vocabulary
+
+#: Why models can't be cut to one layer: the last one has to be of a kind, or the folder has towers only.
+REFUSED = {
+    **dict.fromkeys(("gemma4", "gemma4-clipped", "gemma4-audio", "gemma4-unified", "embedding-gemma2",
+                     "embedding-gemma2-audio"), "the last layer of a"),
+    **dict.fromkeys(("d1-omni", "qwen2-vl-model"), "."),
+    "ling3-vl": "config.json would describe other layers",
+}  # fmt: skip
+
+
+def cut(source: Path, layers: str = "0") -> Path:
+    target = source.parent / f"cut-{layers}"
+    wb.slice(source, target, layers=layers, renumber=True)
+    return target
+
+
+def errors(path: Path) -> set[str]:
+    return {f.message for f in wb.verify(path).findings if f.severity.value == "error"}
+
+
+@pytest.mark.parametrize("name", golden())
+def test_towers_stay_and_the_config_follows(name: str, tmp_path: Path) -> None:
+    source = write_folder(golden()[name], tmp_path / "whole")
+    if name in REFUSED:
+        with pytest.raises((UsageError, UnsupportedError), match=REFUSED[name]):
+            cut(source)
+        return
+    target = cut(source)
+    assert errors(target) <= errors(source)
+    with open_model(source) as whole, open_model(target) as one:
+        if whole.described:
+            assert {*one.resolved.report.apart} == {*whole.resolved.report.apart}
+            assert one.sizes.facts["num_hidden_layers"] == 1
+
+
+def write(name: str, folder: Path, change: Callable[[dict[str, Any]], None] = lambda config: None) -> Path:
+    config = json.loads(json.dumps(families()[name]["config"]))
+    change(config)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(
+        {tensor: np.ones(shape, np.float32) for tensor, shape in families()[name]["hf"].items()},
+        folder / "model.safetensors",
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", families())
+def test_what_is_written_describes_its_layers(name: str, tmp_path: Path) -> None:
+    source = write(name, tmp_path / "whole")
+    for layers in ("0", "1-2"):
+        try:
+            target = cut(source, layers)
+        except (UsageError, UnsupportedError):
+            assert not (tmp_path / f"cut-{layers}").exists()
+            continue
+        assert errors(target) <= errors(source), layers
+
+
+#: A model, the layers that are kept, and what its config then says.
+FOLLOWS = [
+    ("step3.5", "0,2-3", {"rope_theta": [700.0, 100.0, 700.0], "moe_layers_enum": "1,2",
+                          "swiglu_limits": [0.0, 0.0, 0.75], "swiglu_limits_shared": [0.0, 0.0, 0.5],
+                          "partial_rotary_factors": [0.5, 1.0, 0.5], "num_nextn_predict_layers": 0}),
+    ("deepseek4", "0,2-3", {"compress_ratios": [0, 128, 4, 0], "num_nextn_predict_layers": 1}),
+    ("laguna", "0,3-4", {"num_attention_heads_per_layer": [4, 6, 4]}),
+    ("muse-glimmer", "1,3", {"layer_rope_theta": [0, 0]}),
+    ("glm5", "0,2", {"indexer_types": ["full", "shared"]}),
+    ("minimax-m3", "0,2", {"sparse_attention_config": [0, 1]}),
+    ("qwen4exp", "1,3", {"ple_layer_ids": [1]}),
+    ("openelm", "0-1", {"num_transformer_layers": 2, "num_query_heads": [4, 6]}),
+    ("mimo2", "0-1", {"hybrid_layer_pattern": [0, 1], "num_nextn_predict_layers": 3}),
+    ("ling3", "0-1", {"expert_swiglu_limit_list": [0.0, 7.0], "share_expert_swiglu_limit_list": [0.0, 5.0]}),
+    ("exaone-moe", "0-1", {"num_nextn_predict_layers": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "layers", "expected"), FOLLOWS, ids=[name for name, *_ in FOLLOWS])
+def test_settings_by_layer_follow(name: str, layers: str, expected: dict[str, Any], tmp_path: Path) -> None:
+    config = json.loads((cut(write(name, tmp_path / "whole"), layers) / "config.json").read_text())
+    config = config.get("text_config", config)
+    for key, value in expected.items():
+        found = config[key]["sparse_attention_freq"] if isinstance(config[key], dict) else config[key]
+        assert found == value, key
+
+
+def test_a_config_that_no_rule_covers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write("laguna", tmp_path / "whole")
+    without = {key: rule for key, rule in module.RULES.items() if key != "num_attention_heads_per_layer"}
+    monkeypatch.setattr(module, "RULES", without)
+    with pytest.raises(UsageError, match="contradict num_attention_heads_per_layer"):
+        cut(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("internvl-chat", "llm_config"), ("qwen3.5", "text_config"), ("deepseek-ocr", "")]
+)
+def test_the_number_of_tokens_is_that_of_the_language_model(name: str, part: str, tmp_path: Path) -> None:
+    with open_model(write_folder(golden()[name], tmp_path / "whole")) as model:
+        config = json.loads(vocabulary.with_vocabulary_size(model, 4711)["config.json"])
+    assert (config[part] if part else config)["vocab_size"] == 4711
+    assert not part or "vocab_size" not in config
