@@ -47,18 +47,20 @@ def _published(config: Config) -> dict[str, Any]:
     if any(not isinstance(layer, Mapping) or layer != sliding[0] for layer in sliding):
         raise FormatError("must be the same for all layers with a window", field="per_layer_config")
     own = {**config, **(sliding[0] if sliding else {})}
-    for kind, sizes in (("indexed_attention", config), ("sliding_attention", own)):
-        share, width = stated(rope, f"{kind}.partial_rotary_factor"), number(sizes.get("head_dim"), "head_dim")
-        if share is not None and round(number(share, kind) * width) != sizes.get("qk_rope_head_dim"):
-            raise FormatError(
-                "isn't the part of a head that rotates", field=f"{kind}.partial_rotary_factor", found=share
-            )
+    _check_shares(rope, {"indexed_attention": config, "sliding_attention": own})
     return {
         "layer_types": kinds, "rope_parameters": {"full_attention": rope.get("indexed_attention"), **rope},
         **{f"swa_{key}": own.get(key) for key in _OF_LAYER},
         **{published: config[usual] for usual, published in _RENAMED.items() if usual in config},
         "first_k_dense_replace": leading_dense(config)["first_k_dense_replace"], KEYS[0]: True,
     }  # fmt: skip
+
+
+def _check_shares(rope: Config, sizes: Mapping[str, Config]) -> None:
+    for kind, own in sizes.items():
+        share, width = stated(rope, f"{kind}.partial_rotary_factor"), number(own.get("head_dim"), "head_dim")
+        if share is not None and round(number(share, kind) * width) != own.get("qk_rope_head_dim"):
+            raise FormatError("isn't the part of a head that rotates", field="partial_rotary_factor", found=share)
 
 
 def restore(config: Config) -> dict[str, Any]:

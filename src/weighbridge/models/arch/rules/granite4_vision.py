@@ -36,23 +36,27 @@ def complete(config: Config) -> dict[str, Any]:
     """
     if config.get(_MAP) is None and config.get(_FED) is None:
         return {}
-    read, fed = (_depth(config, part) for part in ("vision_config", "text_config"))
-    found = [_Projector(_at(y, fed), _read(x, read, _MAP), -1, n) for n, (x, y) in enumerate(_pairs(config, _MAP))]
-    sampled = _read(config.get(_READ, -1), read, _READ)
-    found += [_Projector(_at(y, fed), sampled, n, n) for n, y in enumerate(_listed(config, _FED))]
-    found.sort(key=lambda projector: projector.feeds)
+    found = _projectors(config, fed := _depth(config, "text_config"))
     numbered = {projector.feeds: n for n, projector in enumerate(found)}
-    if len(numbered) < len(found):
-        raise FormatError("feed a layer of the language model twice", field=f"{_MAP}, {_FED}")
     return {
         "feature_layers": [projector.reads for projector in found],
         "spatial_offsets": [projector.offset for projector in found],
         "projector_numbers": [projector.number for projector in found],
-        "first_fed_layer": found[0].feeds if found else 0,
         "deepstack_mapping": [numbered.get(layer) or -1 for layer in range(fed)],
         "pinpoints": [side for pair in _pairs(config, _PINPOINTS) for side in reversed(pair)],
-        **_sides(config.get(_RATE)),
-    }
+        "first_fed_layer": found[0].feeds if found else 0, **_sides(config.get(_RATE)),
+    }  # fmt: skip
+
+
+def _projectors(config: Config, fed: int) -> list[_Projector]:
+    """The projectors by the layers that they feed, of which there are `fed`."""
+    read = _depth(config, "vision_config")
+    found = [_Projector(_at(y, fed), _read(x, read, _MAP), -1, n) for n, (x, y) in enumerate(_pairs(config, _MAP))]
+    sampled = _read(config.get(_READ, -1), read, _READ)
+    found += [_Projector(_at(y, fed), sampled, n, n) for n, y in enumerate(_listed(config, _FED))]
+    if len({projector.feeds for projector in found}) < len(found):
+        raise FormatError("feed a layer of the language model twice", field=f"{_MAP}, {_FED}")
+    return sorted(found, key=lambda projector: projector.feeds)
 
 
 def _depth(config: Config, part: str) -> int:
