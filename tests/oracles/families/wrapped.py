@@ -221,6 +221,10 @@ _GRANITES = (
         },
         decoder(front="model.language_model.", layers=4),
         ("model.vision_tower.", "model.layerwise_projectors.", "model.spatial_projectors.", "model.image_newline"),
+        unheld=frozenset(  # of the towers
+            {"feature_layers", "spatial_offsets", "projector_numbers", "deepstack_mapping", "pinpoints"}
+            | {"first_fed_layer", "query_side", "window_side"}
+        ),
     ),
 )
 
