@@ -3,8 +3,8 @@ which an adapter can't hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import field
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from weighbridge.conversion.extraction.options import ExtractOptions
 from weighbridge.conversion.merging.folder_view import HF, FolderView
 from weighbridge.conversion.result import Loss, Progress
 from weighbridge.models.lora.forms import is_table
-from weighbridge.models.lora.pairs import LoraPair, is_turned
+from weighbridge.models.lora.pairs import LoraPair, is_linear, is_turned
 from weighbridge.tensors.factorize import ChangedRows, RankLimit, RankLimitation, factorize
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, cast, const, is_plain, needs_decoding, storage_name
 
@@ -55,6 +55,16 @@ class Changes:
     unchanged: int = 0
     losses: list[Loss] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def renamed(self, names: Mapping[str, str]) -> Changes:
+        """Returns the same changes of tensors with other names."""
+        return replace(
+            self,
+            pairs={names.get(name, name): pair for name, pair in self.pairs.items()},
+            whole={names.get(name, name): node for name, node in self.whole.items()},
+            tables={names.get(name, name) for name in self.tables},
+            matrices=[replace(one, name=names.get(one.name, one.name)) for one in self.matrices],
+        )
 
 
 class TunedPair(NamedTuple):
@@ -103,7 +113,7 @@ def _add(models: TunedPair, changes: Changes, name: str, *, whole: bool) -> None
             changes.notes.append(
                 f"stored whole: {name} has other rows; before PEFT loads it, resize the base's to {rows:,}"
             )
-    elif len(after.spec.shape) != 2 or not name.endswith(".weight"):
+    elif len(after.spec.shape) != 2 or not name.endswith(".weight") or _is_of_norms(models.base, name):
         if _differs(before, after):
             changes.losses.append(
                 Loss(f"left out: changed, and no matrix of a layer; --modules-to-save {_last(name)}", name, "results")
@@ -112,6 +122,12 @@ def _add(models: TunedPair, changes: Changes, name: str, *, whole: bool) -> None
             changes.unchanged += 1
     else:
         _add_matrix(models, changes, name, before, after)
+
+
+def _is_of_norms(view: FolderView, name: str) -> bool:
+    """Whether the table says that a matrix is no linear layer's."""
+    place = view.model.family.expansion(HF, view.model.sizes).places.get(name) if view.by_table else None
+    return place is not None and not is_linear(view.model.family, place)
 
 
 def _add_matrix(models: TunedPair, changes: Changes, name: str, before: LogicalTensor, after: LogicalTensor) -> None:

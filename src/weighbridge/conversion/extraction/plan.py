@@ -79,6 +79,8 @@ def plan_extract(
             f"{tuned.place.path} differs from {base.place.path} in no matrix, so there is no adapter to write",
             hint="wb diff shows what differs",
         )
+    if kind == "hf":
+        changes = changes.renamed(view.stored_names)
     ranks = Counter(pair.rank for pair in changes.pairs.values())
     rank = ranks.most_common(1)[0][0] if ranks else 1
     alphas = {n.removesuffix(".weight"): float(p.rank) for n, p in changes.pairs.items() if p.rank != rank}

@@ -39,6 +39,17 @@ class FolderView:
         return self.model.diffusion is None and self.model.described and HF in self.model.family.dialects
 
     @cached_property
+    def stored_names(self) -> Mapping[str, str]:
+        """The names in the folder, by those of `tensors`, for tensors of the table: a model without a head, and one
+        that is a part of another, have other prefixes."""
+        model = self.model
+        if not self.by_table or model.dialect != HF:
+            return {}
+        family, sizes = model.family, model.sizes
+        stored = family.expansion(HF, sizes, family.prefix_of(HF, model.logical, sizes)).places
+        return dict(zip(family.expansion(HF, sizes).places, stored, strict=True))
+
+    @cached_property
     def embeddings(self) -> frozenset[str]:
         """The tensors with one row per token."""
         if not self.by_table:

@@ -6,7 +6,7 @@ Only tables whose text contains the name are parsed, and those that these inheri
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import FAMILY_TABLE
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.rules import completing_rules
+from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.arch.tables import short_forms
 from weighbridge.models.arch.tables.check import check
 from weighbridge.models.arch.tables.documents import (
@@ -137,7 +138,7 @@ def _of_model_type(name: str) -> Iterator[Family]:
     return (f for f in found if any(a.model_type == name for a in f.architectures.values()))
 
 
-def with_mtp_layers(config: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+def with_mtp_layers(config: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
     """The config with the actual number of multi-token prediction layers: fine-tuned models often drop these layers but
     keep the number."""
     model_type = config.get("model_type")
@@ -147,7 +148,7 @@ def with_mtp_layers(config: Mapping[str, Any], names: Iterable[str]) -> Mapping[
     return config if counted is None else with_counted_layers(config, counted, names)
 
 
-def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names: Iterable[str]) -> Mapping[str, Any]:
+def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names: Collection[str]) -> Mapping[str, Any]:
     """The config with the actual number of layers under a dialect's `mtp_count`."""
     if counted.mtp_count is None:
         return config
@@ -160,7 +161,9 @@ def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names:
         count = max((int(match[1]) + 1 for name in names if (match := layer.match(name))), default=0)
     text = config.get("text_config")
     part = text if isinstance(text, Mapping) else config
-    if part.get(counted.mtp_count, 0) == count:
+    # under canonical names they are numbered as the layers after the last one
+    further = f"layers.{part.get(LAYERS.config[0])}."
+    if part.get(counted.mtp_count, 0) == count or (not count and any(name.startswith(further) for name in names)):
         return config
     corrected = {**part, counted.mtp_count: count}
     return corrected if part is config else {**config, "text_config": corrected}

@@ -81,5 +81,5 @@ def resolved(adapter: LoraAdapter, dialect: str, family: Family, sizes: Sizes) -
 
 
 def is_table(family: Family, place: TensorSlot) -> bool:
-    """Whether a tensor is looked up by token."""
-    return family.rows[place.roles[0]].kind == "embedding"
+    """Whether a tensor is looked up by token, position or type, as the weights of torch's Embedding are."""
+    return family.rows[place.roles[0]].kind in ("embedding", "position", "types")

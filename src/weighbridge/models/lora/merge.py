@@ -16,14 +16,14 @@ from weighbridge.containers.formats import PIPELINE
 from weighbridge.models.lora import pairs, pictures
 from weighbridge.models.lora.base_model import check_base
 from weighbridge.models.lora.forms import resolved
-from weighbridge.models.lora.pairs import LoraPair
+from weighbridge.models.lora.pairs import LoraPair, divides, is_linear
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.lora.resolve_experts import scaled_alike
 from weighbridge.models.lora.vocabulary import ReadAdapter, read_adapter, resized
 from weighbridge.models.lora.weights import WeightedAdapter
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.transform import packed_rename
-from weighbridge.models.transform.base import with_nodes
+from weighbridge.models.transform.base import slots, with_nodes
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -143,7 +143,7 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
     source, form, adapter, weight = read
     notes = check_base(model, source, adapter)
     notes = notes if weight == 1 else (f"{notes[0]}, with weight {weight:g}", *notes[1:])
-    through, direct = _split(model, adapter)
+    through, direct = _split(model, adapter, form.dialect)
     if through is None:
         return _Changes(None, {}, form.dialect, scaled_alike(direct), notes, weight)
     through, roles = resolved(through, form.dialect, model.family, model.sizes)
@@ -159,15 +159,21 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
     return _Changes(through, roles, form.dialect, scaled_alike(direct), notes, weight)
 
 
-def _split(model: OpenModel, adapter: LoraAdapter) -> tuple[LoraAdapter | None, LoraAdapter]:
-    """Splits an adapter into the part for the family's tensors, and the part for those that no table names (a vision
-    tower, a classifier's head), under the model's names. Without a table, all are of the second kind."""
+def _split(model: OpenModel, adapter: LoraAdapter, dialect: str) -> tuple[LoraAdapter | None, LoraAdapter]:
+    """Splits an adapter into the part for the family's tensors, and the part for stored ones: those that no table names
+    (a vision tower, a classifier's head), and matrices of the adapter's dialect that the table divides. Without a
+    table, all are of the second kind."""
     candidates: dict[str, list[str]] = {}
     for name in model.resolved.others if model.described else model.logical:
         candidates.setdefault(_plain(name), []).append(name)
     unique = {plain: names[0] for plain, names in candidates.items() if len(names) == 1}
     listed = (*adapter.pairs, *adapter.whole, *adapter.base_weights)
     names = {name: unique[key] for name in listed if (key := _plain(name)) in unique}
+    if model.described and dialect == model.dialect:
+        fused = {
+            n for n, place in slots(model).items() if is_linear(model.family, place) and not divides(place, dialect)
+        }
+        names |= {name: name for name in adapter.pairs if name in fused and name in model.logical}
 
     def renamed(part: Mapping[str, V]) -> dict[str, V]:
         return {names[name]: node for name, node in part.items() if name in names}
@@ -214,7 +220,8 @@ class _Change(NamedTuple):
 def _tensors(model: OpenModel, adapters: Sequence[_Changes], rounding: Rounding) -> dict[str, LogicalTensor]:
     """Returns all tensors of the model, changed or unchanged."""
     direct = (row for adapter in adapters for row in _direct_changes(model, adapter))
-    nodes = {**model.logical, **_changed(model.logical, direct, rounding)}
+    stored = _changed(model.logical, direct, rounding)
+    nodes = {**model.logical, **stored}
     if all(adapter.through is None for adapter in adapters):
         return nodes
     family, sizes, before = model.family, model.sizes, model.resolved.known_roles
@@ -224,7 +231,9 @@ def _tensors(model: OpenModel, adapters: Sequence[_Changes], rounding: Rounding)
     # Copies of a changed embedding that the table leaves out (a head that repeats it) would be outdated.
     shapes = {before[i].spec.shape for i in changed if family.rows[i[0]].kind == "embedding"}
     copies = {name for name in model.resolved.report.dropped if model.logical[name].spec.shape in shapes}
-    return {name: saved.get(name, node) for name, node in nodes.items() if name not in copies}
+    places = family.expansion(model.dialect, sizes, prefix).places
+    nodes |= {n: saved[n] for n, place in places.items() if n in saved and any(i in changed for i in place.instances)}
+    return {name: node for name, node in (nodes | stored).items() if name not in copies}
 
 
 def _direct_changes(model: OpenModel, adapter: _Changes) -> Iterable[tuple[str, _Change]]:

@@ -74,7 +74,7 @@ def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, LoraPai
     roles: dict[Instance, LoraPair] = {}
     for name, pair in pairs.items():
         place = places[name]
-        _check(name, place, dialect)
+        _check(family, name, place, dialect)
         for instance, part in zip(place.instances, _parts(family, sizes, place, pair), strict=True):
             roles[instance] = _convert(family, dialect, sizes, instance[0], part, undo=True)
     return roles
@@ -89,7 +89,7 @@ def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str |
         missing = [instance for instance in place.instances if instance not in roles]
         if len(missing) == len(place.instances):
             continue
-        _check(name, place, dialect)
+        _check(family, name, place, dialect)
         if missing:
             raise FormatError(
                 "an adapter must change all parts of this tensor or none",
@@ -148,13 +148,26 @@ def is_turned(family: Family, dialect: str, place: TensorSlot) -> bool:
     return bool((family.rows[place.roles[0]].transposed(dialect) + joined) % 2)
 
 
-def _check(name: str, place: TensorSlot, dialect: str) -> None:
-    """Raises UnsupportedError for a tensor that can't have a pair, such as one with a layout of the fused tensor, which
+def is_linear(family: Family, place: TensorSlot) -> bool:
+    """Whether a tensor is a linear layer, or a stack of them. The weights of several norms may be a matrix, too."""
+    return 2 <= len(place.shape) <= 3 and len(family.rows[place.roles[0]].shape) > 1
+
+
+def divides(place: TensorSlot, dialect: str) -> bool:
+    """Whether a pair of a tensor consists of pairs of its roles: not if it has a layout of the fused tensor, which
     applies to no single part."""
     stacked = place.indices[len(place.named) :]
-    flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
-    if flat or any(not via.row.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts):
-        raise UnsupportedError(f"{name} has a layout that a LoRA can't change", hint="merge the adapter: --lora")
+    fused = any(not via.row.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts)
+    return not fused and stacked in ((), ("e",))
+
+
+def _check(family: Family, name: str, place: TensorSlot, dialect: str) -> None:
+    """Raises UnsupportedError for a tensor that can't have a pair."""
+    if not is_linear(family, place) or not divides(place, dialect):
+        raise UnsupportedError(
+            f"{name} has a layout that a LoRA can't change under these names",
+            hint="merge the adapter into the folder that it was trained on: wb convert DIR DST --lora LORA",
+        )
 
 
 def _parts(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> Sequence[LoraPair]:

@@ -16,6 +16,7 @@ from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.expand import TensorSlot
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.values import integer
+from weighbridge.models.config.keys import value_at
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import (
     KeyChange,
@@ -29,6 +30,7 @@ from weighbridge.models.transform.base import (
     with_shapes,
 )
 from weighbridge.models.transform.layer_stack import parse_numbers
+from weighbridge.models.transform.text_config import text_path, with_part
 
 _INDEX: Final = "e"  # the symbol of the expert index in tables
 # Experts per token, and groups of experts to choose from: both bounded by the number of experts.
@@ -76,8 +78,11 @@ def slice_experts(model: OpenModel, selection: str) -> Transformed:
         keys = {f"{front}{key}": KV(declared[f"{front}{key}"].type, value) for key, value in config.items()}
         keyed, changes = with_keys(done.model, keys)
         return replace(done, model=keyed, changed=changes)
-    changes = tuple(KeyChange(k, model.config.get(k), v) for k, v in config.items() if model.config.get(k) != v)
-    return replace(done, model=with_config(done.model, {**model.config, **config}, changes), changed=changes)
+    path = text_path(model, tuple(config))
+    part = value_at(model.config, path)
+    changes = tuple(KeyChange(k, part.get(k), v) for k, v in config.items() if part.get(k) != v)
+    new = with_part(model.config, path, {**part, **config})
+    return replace(done, model=with_config(done.model, new, changes), changed=changes)
 
 
 # ------------------------------------------------------------------------------------------------ config and keys
