@@ -702,6 +702,22 @@ CASES.update({
 })  # fmt: skip
 
 
+#: More blocks than projectors: the reference has one table for the numbers of both.
+CASES["granite4-vision"] = (
+    "Granite4Vision",
+    {
+        "text_config": {**_TEXT, "num_hidden_layers": 6, "pad_token_id": 0},
+        "vision_config": {**_VISION, "model_type": "siglip_vision_model", "hidden_size": 128, "num_hidden_layers": 7},
+        "qformer_config": {
+            **_QFORMER, "num_hidden_layers": 1, "hidden_size": 128, "num_attention_heads": 2,
+            "use_qformer_text_input": False,
+        },
+        "downsample_rate": "1/2", "deepstack_layer_map": [[-6, 3], [-3, 0]], "spatial_target_layers": [4, 1, 5, 2],
+        "spatial_vision_layer": -2, "image_grid_pinpoints": [[56, 56], [56, 112], [112, 56]],
+        "vision_feature_select_strategy": "full",
+    },
+    PREPROCESSOR,
+)  # fmt: skip
 CASES["cogvlm"] = (
     "",
     {
@@ -877,6 +893,55 @@ CASES["nemotron-omni"] = (
 )  # fmt: skip
 
 
+CASES["dots3-note"] = (
+    "Dots3Note",
+    {
+        **recorded_config("dots3-note-seeing"), "vocab_size": 32,
+        "vision_config": {
+            "adapter_type": "patch_merger", "pre_pixel_shuffle": True, "embed_dim": 64, "hidden_size": 64,
+            "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "patch_size": 14,
+            "moe_intermediate_size": 32, "pyramid_num_routed": [-1, 2, -1, 4], "capacity_factor": 2,
+            "router_scoring_func": "sigmoid", "router_scale": 1.0, "temporal_patch_size": 1, "use_bias": False,
+            "use_qk_norm": True, "spatial_merge_size": 2, "rms_norm_eps": 1e-4, "adapter_in_dim": 64,
+            "adapter_out_dim": 64, "adapter_merge_size": 2,
+        },
+        "audio_config": {
+            "use_conv2d_stem": True, "use_rope": True, "use_rms_norm": True, "use_causal": False, "merge_factor": 1,
+            "chunk_seconds": 60, "downsample_hidden_size": 24, "whisper_adapter_in_dim": 64,
+            "whisper_adapter_out_dim": 64, "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 10000.0},
+            "whisper_config": {
+                "d_model": 64, "encoder_ffn_dim": 96, "encoder_layers": 4, "encoder_attention_heads": 4,
+                "num_mel_bins": 16, "activation_function": "swiglu",
+            },
+        },
+    },
+    {"vision_config": {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544}},
+)  # fmt: skip
+
+
+_TOKENIZER: Final = {
+    "d_model": 64, "encoder_ffn_dim": 96, "encoder_attention_heads": 4, "encoder_layers": 4, "n_mels": 16,
+    "num_quantizers": 3, "codebook_size": [12, 20, 8], "swa_per_block": 2, "hybrid_attention": True,
+    "encoder_attn_window_size": [24, 0], "encoder_skip_layer_id": 3, "avg_pooler": 2, "kernel_size": 3,
+    "stride_size": 2, "layer_norm_eps": 1e-6,
+}  # fmt: skip
+CASES["mimo-v2.5"] = (
+    "",
+    {
+        **recorded_config("mimo2-qkv"), "vocab_size": 32,
+        "vision_config": {
+            "hidden_size": 64, "intermediate_size": 96, "depth": 4, "num_heads": 4, "num_key_value_heads": 2,
+            "qk_channels": 24, "patch_size": 14, "spatial_merge_size": 2, "use_sink": True, "rms_norm_eps": 1e-5,
+            "fullatt_block_indexes": [0, 3], "vit_window_attn_types": [-1, 0, 1, -1], "visual_token_window_size": 8,
+        },
+        "audio_config": {
+            "audio_channels": 3, "input_local_layers": 2, "input_local_dim": 64, "group_size": 4, "rope_theta": 640000,
+        },
+    },
+    {**PREPROCESSOR, "min_pixels": 3136, "max_pixels": 12544},
+)  # fmt: skip
+
+
 CASES["d1-omni"] = (
     "",
     {
@@ -1007,6 +1072,10 @@ WITHOUT_REFERENCE: Final = ("llava-siglip", "llava-siglip-layers")
 WITHOUT_TEXT: Final = ("d1-omni", "glm-asr", "qwen2-vl-model", "ultravox")
 
 
+#: Models whose published config the reference is given, since transformers 5 reads it as one with other keys.
+AS_PUBLISHED: Final = ("dots3-note",)
+
+
 #: Classes of the reference that read a folder, if not that of its config, and tensors that it gets no further.
 READ_BY: Final[dict[str, tuple[str, str]]] = {
     "qwen3-omni": ("Qwen3ASRForConditionalGeneration", "thinker.visual."),
@@ -1032,6 +1101,7 @@ _VOCODER: Final = {
 FILES: Final[dict[str, dict[str, Any]]] = {
     "qwen3-tts": {"speech_tokenizer/config.json": _VOCODER},
     "pocket-tts": {"config.json": None},
+    "mimo-v2.5": {"audio_tokenizer/config.json": _TOKENIZER},
     "openjev": {"helper/shim.py": ""},
     "clef": {"joint_head_config.json": {"routing_layers": 1, "layers": 1, "heads": 4}},
     "pplx-decider": {"decision_config.json": {"temperature": 1.5}},
@@ -1133,6 +1203,10 @@ def _language_model(name: str) -> dict[str, list[int]]:
 
 #: The sizes of a case that its config doesn't have.
 _DIMENSIONS: Final = {
+    "mimo-v2.5": {
+        "#speech_embeddings.0.weight": 20, "#audio_encoder.input_local_transformer.layers.0.mlp.gate_proj.weight": 32,
+        "#audio_encoder.projection.mlp.0.weight": 48,
+    },
     "d1-omni": {
         "#vision.tower.vision_model.embeddings.position_embedding.weight": 16, "#vision.projector.linear_1.weight": 48,
         "#audio.encoder.pre_encode.conv.0.weight": 10, "#audio.residual.down.weight": 24,
@@ -1268,11 +1342,17 @@ WITHOUT_CLASS: Final = {
     "qwen3-omni": {
         **_by_tables("qwen3-omni"), "code2wav.x.weight": [8], "talker.x.weight": [8], "thinker.visual.x.weight": [8],
     },
+    "mimo-v2.5": {
+        **_by_tables("mimo-v2.5"), "audio_tokenizer.decoder.x.weight": [8],
+        "audio_tokenizer.encoder.quantizer.vq.layers.0._codebook.cluster_size": [12],
+        "audio_tokenizer.encoder.quantizer.vq.layers.1._codebook.embed_avg": [20, 64],
+        "audio_tokenizer.encoder.quantizer.vq.layers.2._codebook.inited": [1],
+    },
     "nemotron-omni": dict(sorted({**_nemotron_vl("nemotron-omni"), **_parakeet()}.items())),
     **{name: _by_tables(name) for name in (
         "cogvlm", "gemma3n", "glm-asr",
         "lfm2-audio", "ling3-vl", "meralion2", "deepseek-v4-vision", "deepseek-ocr2", "ultravox", "step3-vl",
-        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni",
+        "step3.7", "deepseek-ocr", "unlimited-ocr", "glm-5.2-vision", "d1-omni", "dots3-note",
     )},
     "pocket-tts": _by_tables("pocket-tts"),
     "qwen3-tts": {**_by_tables("qwen3-tts"), "speech_tokenizer.encoder.x.weight": [8]},

@@ -6,11 +6,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from tests.models.projector_cases import (
     ADDED,
+    AS_PUBLISHED,
     CASES,
     FILES,
     FOLDERS,
@@ -35,6 +37,7 @@ _RENAMED = {
         f"vision_tower.{part}.": f"vision_tower.vision_model.{part}."
         for part in ("embeddings", "encoder", "head", "post_layernorm")
     },
+    "granite4_vision": {"model.vision_tower.": "model.vision_tower.vision_model."},
     "lfm2_vl": {"model.vision_tower.": "model.vision_tower.vision_model."},
     "internvl": {
         "vision_tower.": "model.vision_tower.", "multi_modal_projector.": "model.multi_modal_projector.",
@@ -49,8 +52,8 @@ def of_transformers(name: str) -> dict[str, Any]:
 
     class_, arguments, preprocessor = CASES[name]
     if name in WITHOUT_CLASS:
-        files = {"files": FILES[name]} if name in FILES else {}
-        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name], **files}
+        further = {"files": files} if (files := FILES.get(name)) and name not in READ_BY else {}
+        return {"config": arguments, "preprocessor": preprocessor, "names": WITHOUT_CLASS[name], **further}
     model = class_of_transformers(class_)
     config = model.config_class(**arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -106,6 +109,7 @@ def by_reference(name: str, record: dict[str, Any]) -> dict[str, Any]:
     towers = record["config"].get("vision_config", {}).get("architectures", record["config"]["architectures"])
     class_, unread = READ_BY.get(name, (towers[0], "/"))
     made = get_model_class(class_, mmproj=True)
+    given = {"hparams": record["config"]} if name in AS_PUBLISHED else {}
     record = {**record, "names": {key: n for key, n in record["names"].items() if not key.startswith(unread)}}
     if towers == ["RADIOModel"]:
         for constant, value in RADIO.items():
@@ -113,13 +117,14 @@ def by_reference(name: str, record: dict[str, Any]) -> dict[str, Any]:
             setattr(made, constant, value)
     for named in FOLDERS:
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-            model = made(write_folder(record, Path(folder) / named), gguf.LlamaFileType.MOSTLY_F16, Path(folder))
+            source, half = write_folder(record, Path(folder) / named), gguf.LlamaFileType.MOSTLY_F16
+            model = made(source, half, Path(folder), **deepcopy(given))
             model.write()
             out["files"].append(model.fname_out.name)
     for outtype, number in OUTTYPES.items():
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
             source, target = write_folder(record, Path(folder) / "tiny-model"), Path(folder) / "out.gguf"
-            made(source, gguf.LlamaFileType(number), target).write()
+            made(source, gguf.LlamaFileType(number), target, **deepcopy(given)).write()
             out[outtype] = {"keys": keys_and_tensors(gguf, target)["keys"], "tensors": digests(target)}
     return out
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.registry import family_of_hf
-from weighbridge.models.arch.tables.layers import as_config, layer_sets
+from weighbridge.models.arch.tables.layers import as_config, layer_sets, set_orders
 from weighbridge.models.arch.tables.schema import LayerSetEntry
 
 SEEN: dict[str, Any] = {
@@ -67,7 +67,7 @@ def test_a_set_is_read(source: str, layers: set[int]) -> None:
         "first": LayerSetEntry(["layers[:1]"], []),
         "it": LayerSetEntry(["absent", 'absent == "a"', "layer in absent", "layers[absent::2]", source], []),
     }
-    assert layer_sets(kinds, "hf", SEEN, 4)["it"] == layers
+    assert layer_sets(kinds, "hf", SEEN, lambda _: 4)["it"] == layers
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_set_is_read(source: str, layers: set[int]) -> None:
 def test_a_contradiction_is_told(source: str, words: str) -> None:
     seen = SEEN | {"short": ["a"], "wrong": 3, "far": [0, 4], "words": ["1"]}
     with pytest.raises(FormatError, match=words):
-        layer_sets({"it": LayerSetEntry([source], [])}, "hf", seen, 4)
+        layer_sets({"it": LayerSetEntry([source], [])}, "hf", seen, lambda _: 4)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
@@ -98,18 +98,18 @@ def test_lists_come_back(listed: list[str]) -> None:
         "bs": LayerSetEntry(["layer in numbers", 'types == "b"'], []),
         "rest": LayerSetEntry(["not b"], []),
     }
-    sets = layer_sets(kinds, "hf", {"types": listed}, len(listed))
+    sets = layer_sets(kinds, "hf", {"types": listed}, lambda _: len(listed))
     said = as_config(kinds, sets, len(listed))
     assert said == {"types": listed, "numbers": [i for i, kind in enumerate(listed) if kind == "b"]}
-    assert layer_sets(kinds, "hf", said, len(listed)) == sets
+    assert layer_sets(kinds, "hf", said, lambda _: len(listed)) == sets
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.data())
 def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None:
     kinds = {"it": LayerSetEntry(["layers[offset::period]"], [])}
-    sets = layer_sets(kinds, "hf", {"offset": data.draw(st.integers(0, period - 1)), "period": period}, count)
+    sets = layer_sets(kinds, "hf", {"offset": data.draw(st.integers(0, period - 1)), "period": period}, lambda _: count)
     said = as_config(kinds, sets, count)
-    assert layer_sets(kinds, "hf", said, count) == sets
+    assert layer_sets(kinds, "hf", said, lambda _: count) == sets
     assert said["offset"] < said["period"]  # transformers asks for it
 
 
@@ -121,7 +121,7 @@ def test_a_run_s_bounds_are_keys_of_their_own() -> None:
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_condition_comes_back(source: str, flag: bool) -> None:
     kinds = {"few": LayerSetEntry(["layer in few"], []), "it": LayerSetEntry([source], [])}
-    sets = layer_sets(kinds, "hf", {"few": [1, 3], "flag": flag}, 4)
+    sets = layer_sets(kinds, "hf", {"few": [1, 3], "flag": flag}, lambda _: 4)
     assert sets["it"] == ({1, 3} if flag == ("not" not in source) else set())
     assert as_config(kinds, sets, 4) == {"few": [1, 3], "flag": flag}
     assert as_config(kinds, {"few": frozenset(), "it": frozenset()}, 4) == {"few": []}  # no layer says it
@@ -146,3 +146,26 @@ def test_a_published_nemotron_says_its_layers_by_letters() -> None:
         family = family_of_hf(by_letters)
         assert family.name == family_of_hf(by_words).name == name
         assert family.sizes_from_hf(by_letters) == family.sizes_from_hf(by_words)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.data())
+def test_an_order_numbers_a_set_s_layers(numbers: list[int], data: st.DataObject) -> None:
+    members = frozenset(data.draw(st.sets(st.sampled_from(range(len(numbers))))))
+    kinds = {"it": LayerSetEntry([], [], order={"hf": "numbers"}), "other": LayerSetEntry([], [])}
+    ((name, ordered),) = set_orders(kinds, "hf", {"numbers": numbers}, {"it": members, "other": members})
+    assert name == "it"
+    assert frozenset(ordered) == members
+    assert [*ordered] == sorted(members, key=lambda layer: (numbers[layer], layer))
+
+
+@pytest.mark.parametrize("numbers", [None, 3, [1], [1, "2"], [1, True], [1, -1], "12"])
+def test_an_order_needs_a_number_for_each_layer(numbers: Any) -> None:
+    kinds = {"it": LayerSetEntry([], [], order={"hf": "numbers"})}
+    with pytest.raises(FormatError, match="numbers"):
+        set_orders(kinds, "hf", {"numbers": numbers}, {"it": frozenset({0, 1})})
+
+
+def test_a_set_of_another_index_has_its_values() -> None:
+    kinds = {"it": LayerSetEntry(["layers[1:]"], [], index="p"), "usual": LayerSetEntry(["layers[1:]"], [])}
+    sets = layer_sets(kinds, "hf", {}, lambda index: 5 if index == "p" else 3)
+    assert sets == {"it": {1, 2, 3, 4}, "usual": {1, 2}}

@@ -71,6 +71,11 @@ def cut(features: Features, image: Any, patch: int) -> Any:
     return features(patches(image, patch), image_grid_thw=grid(image, patch))
 
 
+def in_squares(features: Features, image: Any, patch: int) -> Any:
+    """In blocks of four patches."""
+    return features(patches(image, patch, 2).flatten(1), image_grid_thw=grid(image, patch))
+
+
 def channels_last(image: Any, patch: int) -> Any:
     return patches(image, patch).permute(0, 2, 3, 1).flatten(1)[None]
 
@@ -84,6 +89,13 @@ def siglip2(features: Features, image: Any, patch: int) -> Any:
 def in_a_strip(features: Features, image: Any, patch: int) -> Any:
     strip = patches(image, patch).permute(1, 2, 0, 3).reshape(1, image.shape[1], patch, -1)
     return features(strip, target_sizes=grid(image, patch)[:, 1:])
+
+
+def tiled(features: Features, image: Any, patch: int) -> Any:
+    """Whole and as its only tile; the features in the order of the layers that they feed."""
+    found = features(image[:, None].expand(-1, 2, -1, -1, -1), image_sizes=torch.tensor([image.shape[-2:]]))
+    first, *others = (torch.cat(parts) for _, parts in sorted(found.deepstack_features, key=lambda pair: pair[0]))
+    return SimpleNamespace(pooler_output=first, deepstack_features=others)
 
 
 def with_places(features: Features, image: Any, patch: int) -> Any:
@@ -112,7 +124,7 @@ SEEN: Final[dict[str, Seen]] = {
     **dict.fromkeys(("qwen2-vl", "qwen2.5-vl", "exaone-4.5"), Seen(twice_in_time, 112)),
     **dict.fromkeys(("glm-4v", "glm-4v-gelu", "glm-ocr", "minimax-m3"), Seen(twice_in_time, 112)),
     **dict.fromkeys(("qwen3-vl", "qwen3.5", "qwen4-exp"), Seen(twice_in_time, 128)),
-    "glm-5.3": Seen(twice_in_time, 56),
+    "dots3-note": Seen(in_squares, 112), "glm-5.3": Seen(twice_in_time, 56), "granite4-vision": Seen(tiled, 56),
     "muse-glimmer": Seen(frame_by_frame, 112),
     "paddleocr-vl": Seen(cut, 112),
     "lfm2-vl": Seen(siglip2, 512), "lfm2-vl-plain": Seen(siglip2, 256),
@@ -134,7 +146,8 @@ def image_of(side: int) -> NDArray[np.uint8]:
 
 def pixels(image: NDArray[np.uint8], preprocessor: Mapping[str, Any]) -> Any:
     """Normalized, [1, channels, height, width]."""
-    mean, deviation = (np.array(preprocessor.get(key, [0.5] * 3)) for key in ("image_mean", "image_std"))
+    stated = preprocessor.get("vision_config", preprocessor)
+    mean, deviation = (np.array(stated.get(key, [0.5] * 3)) for key in ("image_mean", "image_std"))
     return torch.tensor(((image / 255 - mean) / deviation).transpose(2, 0, 1)[None], dtype=torch.float32)
 
 
@@ -258,5 +271,24 @@ def test_llama_cpp_hears_what_transformers_hears(name: str, tmp_path: Path) -> N
     with torch.inference_mode():
         expected = np.asarray(inner.multi_modal_projector(inner.audio_tower(mel, **masked).last_hidden_state)[0])
     found = by_llama_cpp(tmp_path / "mmproj.gguf", expected.shape[1], sound)[: len(expected)]
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
+
+
+def test_llama_cpp_hears_what_transformers_hears_with_dots3_note(tmp_path: Path) -> None:
+    """Three seconds and a part of a frame, which neither pads to a minute."""
+    from transformers import Dots3NoteFeatureExtractor
+
+    folder = write_folder(golden()["dots3-note"], tmp_path / "tiny-model")
+    wb.convert(folder, tmp_path / "mmproj.gguf", mmproj=True, dtype="f32")
+    sound = np.random.default_rng(0).normal(0, 0.2, 3 * RATE + 40).astype(np.float32)
+    model = class_of_transformers("Dots3Note").from_pretrained(folder).eval()
+    heard = Dots3NoteFeatureExtractor(feature_size=16)(sound, sampling_rate=RATE)
+    with torch.inference_mode():
+        expected = np.asarray(
+            model.get_audio_features(heard["input_features"], heard["chunk_sample_lengths"]).pooler_output
+        )
+    found = by_llama_cpp(tmp_path / "mmproj.gguf", expected.shape[1], sound)
+    assert len(found) == math.ceil(len(sound) / 1280)
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()

@@ -442,6 +442,7 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
             yield name, kind, f"clip.{modality}.{key}"
     own = {
         "dots_ocr": "dots-ocr",
+        "dots3note_v": "dots3-note",
         "cohere2v": "cohere2-vision",
         "paddleocr": "paddleocr-vl",
         "phi4": "phi4-vision",
@@ -450,6 +451,9 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
         "deepseekocr": "deepseek-ocr",
         "deepseekocr2": "deepseek-ocr2",
         "granite_speech": "granite-speech",
+        "granite4_vision": "granite4-vision",
+        "mimovl": "mimo-v2.5",
+        "mimo_audio": "mimo-v2.5",
         "lfm2": "lfm2-vl",
         "d1omni_v": "lfm2-vl",
     }

@@ -38,13 +38,14 @@ from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch import registry
+from weighbridge.models.arch.expand import height
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.arch.registry import build_family
 from weighbridge.models.arch.tables.documents import projector_document, projector_texts
 from weighbridge.models.arch.tables.expression import ArchView, evaluate
 from weighbridge.models.llamacpp.towers import towers_of, towers_of_gguf
 from weighbridge.models.open import open_model
-from weighbridge.tensors.nodes import cast, storage_name
+from weighbridge.tensors.nodes import cast, decode, storage_name
 
 gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
 
@@ -85,6 +86,18 @@ def test_the_row_of_a_token_is_copied(name: str, number: int, tmp_path: Path) ->
         ("deepseek-ocr2", "vision_config", "x"), ("deepseek-ocr2", "vision_config", True),
         ("gemma3n", "audio_config", [1]), ("gemma3n", "vision_config", None), ("meralion2", "speech_config", 7),
         ("deepseek-v4-vision", "vision_n_layers", -1),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4}), ("dots3-note", "audio_config", [1]),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4, "pyramid_num_routed": [-1, 2, -1, "4"]}),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4, "pyramid_num_routed": [-1, 2, -1]}),
+        ("dots3-note", "vision_config", {"num_hidden_layers": 4, "pyramid_num_routed": [1 << 30] * 4}),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-3]]), ("granite4-vision", "deepstack_layer_map", 7),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-3, 4]]),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [0, 0]]),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 3], [-9, 0]]),
+        ("granite4-vision", "deepstack_layer_map", [[-6, 6], [-3, 0]]),
+        ("granite4-vision", "spatial_target_layers", [4, 1, 5, True]),
+        ("granite4-vision", "image_grid_pinpoints", [[56, "56"]]), ("granite4-vision", "downsample_rate", "1/0"),
+        ("granite4-vision", "downsample_rate", 0.5), ("granite4-vision", "text_config", {"num_hidden_layers": 1 << 30}),
     ],
 )  # fmt: skip
 def test_a_wrong_config_is_an_error(name: str, path: str, value: Any, tmp_path: Path) -> None:
@@ -101,6 +114,26 @@ def test_a_llava_with_another_tower_is_refused(tmp_path: Path) -> None:
         wb.convert(folder, tmp_path / "m.gguf", mmproj=True)
     plan = wb.plan_convert(folder, tmp_path / "t.gguf", tokenizer=False)
     assert not any("--mmproj" in str(loss) for loss in plan.losses)
+
+
+def test_granite_4_s_layers_are_counted_as_transformers_counts(tmp_path: Path) -> None:
+    """From either end, in any order: the same projectors in the same places."""
+    case, files = golden()["granite4-vision"], []
+    first, second = case["config"]["deepstack_layer_map"]
+    swapped = {
+        name.replace(f"layerwise_projectors.{n}.", f"layerwise_projectors.{1 - n}."): tensor
+        for name, tensor in weights(case["names"]).items()
+        for n in [int(name.partition("layerwise_projectors.")[2][:1] or 0)]
+    }
+    maps = [[first, second], [[8 + first[0], first[1]], [8 + second[0], second[1]]], [second, first]]
+    for n, (pairs, tensors) in enumerate(zip(maps, (None, None, swapped), strict=True)):
+        changed = {**case, "config": {**case["config"], "deepstack_layer_map": pairs}}
+        folder = write_folder(changed, tmp_path / str(n) / "tiny-model")
+        if tensors:
+            save_file(tensors, folder / "model.safetensors")
+        wb.convert(folder, tmp_path / f"{n}.gguf", mmproj=True, dtype="f32")
+        files.append((record(gguf, tmp_path / f"{n}.gguf")["keys"], sorted(digests(tmp_path / f"{n}.gguf"))))
+    assert files[0] == files[1] == files[2]
 
 
 def known(tensors: list[list[Any]]) -> list[list[Any]]:
@@ -285,9 +318,65 @@ PAIRS: Final = [
     name
     for name, case in golden().items()
     if not name.endswith("-moe")
-    and name not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "pocket-tts", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
+    and name
+    not in ("glm-ocr-gelu", "glm-5.2-vision-joined", "mimo-v2.5", "pocket-tts", "qwen3-omni", *PUBLISHED, *WITHOUT_TEXT)
     if not registry.projector_of_hf(case["config"]).one_way  # type: ignore[union-attr]  # tests/models/test_one_way.py
 ]
+
+
+TOKENIZER: Final = "audio_tokenizer"
+
+
+def test_mimo_s_second_folder(tmp_path: Path) -> None:
+    """Every tensor of it is in the file or listed; codebooks come out of it as high as they were. The way back is
+    refused, since no GGUF has what makes sounds."""
+    case = golden()["mimo-v2.5"]
+    folder = write_folder(case, tmp_path / "tiny-model")
+    plan = wb.plan_convert(folder, tmp_path / "m.gguf", mmproj=True, dtype="f32")
+    left = {loss.tensor for loss in plan.losses if loss.tensor}
+    assert left == {name for name in case["names"] if "decoder.x" in name or name.endswith(("size", "avg", "inited"))}
+    assert str(folder / TOKENIZER / "model.safetensors") in str(plan.sources)
+    plan.run()
+    with open_model(tmp_path / "m.gguf") as model:
+        again = towers_of_gguf(model).save("hf")
+        inside = {name for name in case["names"] if name.startswith(f"{TOKENIZER}.")} - left
+        stored = weights(case["names"])
+        assert inside == {name for name in again if name.startswith(f"{TOKENIZER}.")}
+        for name in inside:
+            rows = height(again[name].spec.shape)
+            read = decode(again[name], "").read(0, rows)
+            assert np.array_equal(np.frombuffer(read, "<f4"), stored[name].ravel()), name
+    wb.convert(folder, tmp_path / "t.gguf", tokenizer=False)
+    with pytest.raises(UnsupportedError, match="audio_tokenizer has parts that no GGUF has"):
+        wb.convert(tmp_path / "t.gguf", tmp_path / "b", to="hf", tokenizer=False, projector=tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("model.safetensors", "", None), ("config.json", "", None), ("config.json", "codebook_size", [12, 20, 9]),
+        ("config.json", "codebook_size", [12, 20]), ("config.json", "codebook_size", ["12", 20, 8]),
+        ("config.json", "num_quantizers", 1 << 30), ("config.json", "encoder_layers", 1 << 30),
+        ("config.json", "encoder_attn_window_size", 24), ("config.json", "codebook_size", {}),
+    ],
+)  # fmt: skip
+def test_a_second_folder_that_does_not_fit_is_refused(file: str, key: str, value: Any, tmp_path: Path) -> None:
+    folder = write_folder(golden()["mimo-v2.5"], tmp_path / "tiny-model")
+    path = folder / TOKENIZER / file
+    if key:
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    else:
+        path.unlink()
+    with pytest.raises((FormatError, UnsupportedError, UsageError)):
+        wb.convert(folder, tmp_path / "m.gguf", mmproj=True)
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_a_tensor_of_a_second_folder_that_no_row_has_is_an_error(tmp_path: Path) -> None:
+    case = golden()["mimo-v2.5"]
+    folder = write_folder({**case, "names": {**case["names"], f"{TOKENIZER}.encoder.x": [2]}}, tmp_path / "tiny-model")
+    with pytest.raises(MappingError, match=r"audio_tokenizer\.encoder\.x"):
+        wb.convert(folder, tmp_path / "m.gguf", mmproj=True)
 
 
 def test_nemotron_s_mean_and_deviation_have_other_names(tmp_path: Path) -> None:
@@ -367,7 +456,8 @@ def test_a_pair_of_ggufs_is_a_folder_again(name: str, tmp_path: Path) -> None:
     if case["preprocessor"]:
         prepared = json.loads((tmp_path / "back" / "preprocessor_config.json").read_text())
         image = case["config"].get("vision_config", {}).get("image_size")
-        before_ = {**case["preprocessor"], **case["preprocessor"].get("media_proc_cfg", {})}
+        inside = [case["preprocessor"].get(key, {}) for key in ("media_proc_cfg", "vision_config")]
+        before_ = {**case["preprocessor"], **inside[0], **inside[1]}
         assert all(prepared[key] == before_.get(key, {"longest_edge": image}) for key in prepared)
 
 
@@ -475,6 +565,10 @@ def outputs(model: Any, case: dict[str, Any]) -> list[Any]:
         pixels = torch.randn(side * side, 3 * 2 * vision["patch_size"] ** 2, generator=generator)
         image = model.model.visual(pixels, grid_thw=torch.tensor([[1, side, side]]))
         return [getattr(image, "pooler_output", image), logits]
+    if case["config"]["model_type"] == "granite4_vision":
+        pixels = torch.randn(1, 2, 3, 56, 56, generator=generator)
+        fed = model.get_image_features(pixels, image_sizes=torch.tensor([[56, 56]])).deepstack_features
+        return [*(torch.cat(parts) for _, parts in sorted(fed, key=lambda pair: pair[0])), logits]
     size = vision["image_size"][0] if isinstance(vision["image_size"], list) else vision["image_size"]
     tiles = [1] if "scale_factor" in case["config"] else []  # Idefics 3 cuts an image into tiles
     pixels = torch.randn(1, *tiles, 3, size, size, generator=generator)
@@ -597,6 +691,28 @@ def test_names_of_transformers_5_are_understood(name: str, older: str, newer: st
     assert (tmp_path / "old" / "m.gguf").read_bytes() == (tmp_path / "new" / "m.gguf").read_bytes()
 
 
+def test_dots3_note_saved_by_transformers_converts_to_the_same_files(tmp_path: Path) -> None:
+    """Its config has other keys then, and the text's in an object; the names are the published ones."""
+    case, roots = golden()["dots3-note"], (tmp_path / "old", tmp_path / "new")
+    bias = {f"model.layers.{n}.mlp.gate.e_score_correction_bias": [6] for n in (1, 2, 3)}
+    config = {**case["config"], "apply_mla_qkv_lora_rescale": True}
+    case = {**case, "config": config, "names": {**case["names"], **bias}}
+    older, newer = write_folder(case, roots[0] / "x"), roots[1] / "x"
+    class_of_transformers("Dots3Note").from_pretrained(older).save_pretrained(newer)
+    (newer / "preprocessor_config.json").write_bytes((older / "preprocessor_config.json").read_bytes())
+    saved = json.loads((newer / "config.json").read_text())
+    assert "per_layer_config" in saved["text_config"]
+    assert "pyramid_num_routed" not in saved["vision_config"]
+    for root in roots:
+        wb.convert(root / "x", root / "m.gguf", mmproj=True)
+        plan = wb.plan_convert(root / "x", root / "t.gguf", tokenizer=False)
+        assert not [loss for loss in plan.losses if loss.effect == "results"]
+        plan.run()
+    assert (roots[0] / "m.gguf").read_bytes() == (roots[1] / "m.gguf").read_bytes()
+    for read in (lambda path: record(gguf, path)["keys"], digests):
+        assert read(roots[0] / "t.gguf") == read(roots[1] / "t.gguf")
+
+
 def test_phi_4_counts_patches_in_either_file(tmp_path: Path) -> None:
     """As the reference reads the counts: of preprocessor_config.json, else of config.json."""
     case = json.loads(json.dumps(golden()["phi4-vision"]))
@@ -671,13 +787,18 @@ FAULTS: Final[dict[str, Callable[[Any], Any]]] = {
     "map": lambda values: {key: f"{value}x" for key, value in values.items()},
     "layers": lambda layers: None,
     "roles": lambda roles: roles[::-1],
+    "order": lambda order: {},
+    "index": lambda index: "",
 }
 
 
 def entries_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a table by section: those of a section by name or number."""
     fuses = {f"fuse.{dialect}": fuses for dialect, fuses in document.get("fuse", {}).items()}
-    return {"role": document["role"], "key": dict(enumerate(document["meta"]["key"])), **fuses}
+    return {
+        "role": document["role"], "key": dict(enumerate(document["meta"]["key"])),
+        "layers": document.get("layers", {}), **fuses,
+    }  # fmt: skip
 
 
 def faults(table: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -140,6 +140,21 @@ CASES = table(
         finish=None,
         runs=False,
     ),
+    # ... with the text's settings in an object, as transformers 5 saves them
+    like(
+        "dots3-note-seeing",
+        "dots3-note-parts",
+        hparams=_CONFIG | {"rope_parameters": {}, "text_config": {}},  # laid over, as the reference does
+        words={},
+        head="Dots3NoteForConditionalGeneration",
+        unheld=_UNHELD | {"architectures", "model_type", "num_key_value_heads"},
+        options={
+            "model_type": "dots3_note",
+            "text_config": _CONFIG,
+            "vision_config": {"adapter_out_dim": 64},
+            "audio_config": {"adapter_out_dim": 64},
+        },
+    ),
 )
 UNSAID: dict[str, dict[str, Any]] = {
     "dots3note": {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "n_group": 2, "topk_method": "greedy"}

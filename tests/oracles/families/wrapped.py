@@ -207,6 +207,25 @@ _GRANITES = (
         decoder(**_OUTER),
         ("encoder.", "projector."),
     ),
+    whole(
+        "granite4-vision",
+        "Granite4VisionForConditionalGeneration",
+        {
+            "model_type": "granite4_vision",
+            "deepstack_layer_map": [[-4, 3], [-2, 0]],
+            "spatial_target_layers": [1, 2],
+            "downsample_rate": "1/2",
+            "image_grid_pinpoints": [[384, 384]],
+            "vision_config": {"num_hidden_layers": 4},
+            "text_config": _GRANITE | {"architectures": ["GraniteForCausalLM"], "num_hidden_layers": 4},
+        },
+        decoder(front="model.language_model.", layers=4),
+        ("model.vision_tower.", "model.layerwise_projectors.", "model.spatial_projectors.", "model.image_newline"),
+        unheld=frozenset(  # of the towers
+            {"feature_layers", "spatial_offsets", "projector_numbers", "deepstack_mapping", "pinpoints"}
+            | {"first_fed_layer", "query_side", "window_side"}
+        ),
+    ),
 )
 
 _MERALION = (

@@ -88,11 +88,13 @@ _NAMED: Final = ("basename", "finetune", "name", "version")
 def plan_towers(model: OpenModel, towers: Towers, options: GgufFileOptions) -> PlanBuilder:
     """Plans the tensors and keys of the towers."""
     resolved, family = towers.resolved, towers.resolved.family
-    order = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
+    read = as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch")
+    stored = tuple(f"{folder}." for folder, order in family.document.companions.items() if order == "source")
+    order = [*(name for name in towers.further if name.startswith(stored)), *read]
     named = resolved.save("gguf", source_order=order)
     specs = (resolved.tensors[name].spec for name in order if name in resolved.tensors)
     requested = dtype_policy.requested_gguf_dtype(options.dtype, specs)
-    draft = PlanBuilder({}, sources=towers.companions)
+    draft = PlanBuilder({}, sources=towers.files)
     rows = family.rows_of("gguf", resolved.sizes, named)
     for name, node in named.items():
         dtype = tower_dtype(rows[name], name, node.spec, requested)
@@ -191,6 +193,11 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
                 hint="without --projector a folder with the language model is written; "
                 "wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
             )
+        if folders := family.document.companions:
+            raise UnsupportedError(
+                f"{path}: no folder can be made again: {', '.join(folders)} has parts that no GGUF has",
+                hint="without --projector a folder with the language model is written",
+            )
         graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
         shared = [name for f in graph for name in family.architectures if name in f.architectures]
         if not shared:
@@ -198,7 +205,10 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         files = ((model.family, model), (family, source))
         shown = (f.architecture_of_gguf(file.metadata, file.index.by_name).name for f, file in files)
         class_ = next((name for name in shown if name in shared), shared[0])
-        restored = gguf_to_config(source.metadata, family, source.index.by_name, class_=class_)
+        shared_keys = (row for row in rules(family).keys if row.language)
+        read = {row.key(family.gguf): model.metadata.get(row.key(model.family.gguf)) for row in shared_keys}
+        stated = {**source.metadata, **{key: value for key, value in read.items() if value is not None}}
+        restored = gguf_to_config(stated, family, source.index.by_name, class_=class_)
         config = {key: value for key, value in restored.config.items() if key not in _OF_THE_WHOLE}
         copied = copied_names(family)
         prefix = family.architectures[class_].prefix

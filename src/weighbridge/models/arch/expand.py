@@ -37,25 +37,28 @@ from weighbridge.models.arch.tables.values import multiplier
 _OPTIONAL = "the optional layers"  # their group, in addition to a role's own
 Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical tensor
 SizeValues = tuple[tuple[str, int], ...]  # sizes by symbol
-ListedSizes = tuple[tuple[str, tuple[int, ...]], ...]  # sizes by symbol and layer
+ListedSizes = tuple[tuple[str, tuple[int, ...], str], ...]  # sizes by symbol and layer, or the index that is named
 
 
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of one model by symbol. `facts`: the effective config that they come from; empty for a GGUF.
-    `layers`: the sets of layers. `by_layer`: sizes that vary by layer, of which `values` has the largest."""
+    `layers`: the sets of layers; `orders`: those of sets whose layers names number in another order. `by_layer`: sizes
+    that vary by layer, of which `values` has the largest."""
 
     values: SizeValues
     by_layer: ListedSizes
     architecture: str
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
     layers: tuple[tuple[str, frozenset[int]], ...] = ()
+    orders: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
-    def at(self, index: Sequence[int]) -> Sizes:
-        """The sizes of the layer that an index begins with; a size of 0 is unknown there."""
+    def at(self, index: Sequence[int], lead: str | None = None) -> Sizes:
+        """The sizes of the layer that an index begins with; a size of 0 is unknown there. `lead`: the name of that
+        first index, if it may be another than the layer's."""
         if not self.by_layer or not index:
             return self
-        here = {symbol: listed[index[0]] for symbol, listed in self.by_layer}
+        here = {symbol: listed[index[0]] for symbol, listed, of in self.by_layer if lead in (None, of)}
         return replace(self, values=tuple((s, here.get(s, n)) for s, n in self.values if here.get(s, n)), by_layer=())
 
     @cached_property
@@ -102,6 +105,7 @@ class CompiledTemplate:
     set_names: tuple[tuple[str, str], ...] = ()  # formats of its names in sets of layers
     unnamed: int = 0  # number of leading indices that the name lacks, since it is for one layer
     first: int = 0  # number of the lead index's first value in names
+    runs: tuple[int, ...] = ()  # number of values of each of `rest`
 
     @property
     def depth(self) -> int:
@@ -271,9 +275,9 @@ def _compiled(
     plans = [
         plan
         for t in dialect.templates
-        for at, layers in _alike(t, rows, sizes)
+        for at, layers in _alike(dialect.name, t, rows, sizes, [index[i] for i in role_indices[t.roles[0]]])
         if applies(rows[t.roles[0]], at)
-        for plan in [_within(_plan(dialect.name, t, rows, role_indices, counts, at, prefix), layers)]
+        for plan in [_within(_plan(dialect.name, t, rows, role_indices, index_counts(index, at), at, prefix), layers)]
         if plan.depth
     ]
     if optional or gone:
@@ -283,24 +287,30 @@ def _compiled(
                 kept = range(counts[layer]) if plan.layers is None else plan.layers
                 plans[i] = replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
         plans = [part for plan in plans for part in _with_mtp_names(plan)]
-    plans = [part for plan in plans for part in _with_set_names(plan, dict(sizes.layers), counts)]
+    ordered = {**dict(sizes.layers), **dict(sizes.orders)}
+    plans = [part for plan in plans for part in _with_set_names(plan, ordered, counts)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * p.depth * len(p.parts) for p in plans)
     return plans
 
 
 def _alike(
-    template: NameTemplate, rows: Mapping[str, Role], sizes: Sizes
+    dialect: str, template: NameTemplate, rows: Mapping[str, Role], sizes: Sizes, counts: Iterable[str]
 ) -> Iterator[tuple[Sizes, Collection[int] | None]]:
-    """The different sizes of a template's layers, with the layers that have them; None: all."""
-    symbols = frozenset[str]().union(*(rows[role].symbols for role in template.roles))
-    varying = [listed for symbol, listed in sizes.by_layer if symbol in symbols]
+    """The different sizes of a template's layers, with the layers that have them; None: all. `counts`: the sizes that
+    its indices run to."""
+    if not sizes.by_layer:
+        yield sizes, None
+        return
+    symbols = frozenset(counts).union(*(rows[role].symbols_in(dialect) for role in template.roles))
+    varying = [listed for symbol, listed, _ in sizes.by_layer if symbol in symbols]
     if not varying:
         yield sizes, None
         return
+    lead = next(of for symbol, _, of in sizes.by_layer if symbol in symbols)
     alike: dict[tuple[int, ...], list[int]] = {}
     for layer, values in enumerate(zip(*varying, strict=True)):
         alike.setdefault(values, []).append(layer)
-    yield from ((sizes.at(layers), layers) for layers in alike.values())
+    yield from ((sizes.at(layers, lead), layers) for layers in alike.values())
 
 
 def _within(plan: CompiledTemplate, layers: Collection[int] | None) -> CompiledTemplate:
@@ -337,10 +347,12 @@ def _with_mtp_names(plan: CompiledTemplate) -> Iterator[CompiledTemplate]:
 def _with_set_names(
     plan: CompiledTemplate, sets: Mapping[str, Collection[int]], counts: Mapping[str, int]
 ) -> Iterator[CompiledTemplate]:
-    """The plan itself, or one for each layer of a set with another name and one for the others."""
+    """The plan itself, or one for each layer of a set with another name and one for the others. `sets`: their layers,
+    in a tuple as names number them."""
     kept = range(counts[plan.lead[0]]) if plan.set_names and plan.layers is None else plan.layers
     for name, format_ in plan.set_names:
-        for number, layer in enumerate(sorted(sets[name])):
+        numbered = sets[name] if isinstance(sets[name], tuple) else sorted(sets[name])
+        for number, layer in enumerate(numbered):
             if kept is not None and layer in kept:
                 text, *_ = _printf(format_.replace("{n}", str(number)), "")
                 yield replace(plan, text=text, unnamed=1, layers=[layer])
@@ -424,6 +436,7 @@ def _plan(
         text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers if named else None,
         interleave, indices, mtp_name=template.mtp_name, part=template.part, set_names=template.set_names,
         first=counts.get(before[0], 0) if before else 0,
+        runs=tuple(counts[i] for i in named[1:]),
     )  # fmt: skip
 
 
@@ -459,5 +472,5 @@ def _places(plans: Sequence[CompiledTemplate], counts: Mapping[str, int]) -> Ite
             for plan in group:
                 if plan.layers is not None and first[0] not in plan.layers:
                     continue
-                for rest in product(*(range(counts[i]) for i in plan.rest)):
+                for rest in product(*map(range, plan.runs)):
                     yield TensorSlot(plan, first + rest)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,7 +51,7 @@ from weighbridge.models.arch.naming import (
     reference_order,
 )
 from weighbridge.models.arch.tables.expression import ArchView, evaluate
-from weighbridge.models.arch.tables.layers import layer_sets
+from weighbridge.models.arch.tables.layers import layer_sets, set_orders
 from weighbridge.models.arch.tables.schema import SizeEntry
 from weighbridge.models.arch.tables.spec import Architecture, Role
 from weighbridge.models.arch.tables.values import integer, sizes_by_layer
@@ -160,12 +160,13 @@ class Family(FamilyNames):
             whole, architecture.defaults, architecture.null, architecture.full_layers, self.document.config_rules
         )
         facts.setdefault("model_type", architecture.model_type)
-        count = self._layer_count("hf", facts) if self.layer_sets else 0
-        return {**facts, "layer_count": count, "layer_sets": layer_sets(self.layer_sets, "hf", facts, count)}
+        count = self._count("hf", facts) if self.layer_sets else 0
+        sets = layer_sets(self.layer_sets, "hf", facts, partial(self._count, "hf", facts))
+        return {**facts, "layer_count": count, "layer_sets": sets}
 
-    def _layer_count(self, side: str, values: Mapping[str, Any]) -> int:
-        """The number of values of the first index, the layer's."""
-        symbol = next(iter(self.index.values()))
+    def _count(self, side: str, values: Mapping[str, Any], index: str = "") -> int:
+        """The number of values of an index, by default of the first, the layer's."""
+        symbol = self.index[index] if index else next(iter(self.index.values()))
         count = self._first(getattr(self.sizes[symbol], side), values, symbol, self.sizes[symbol])
         return integer(count or 0, "the number of layers", most=LAYERS)
 
@@ -177,24 +178,29 @@ class Family(FamilyNames):
     def sizes_from_hf(self, config: Mapping[str, Any]) -> Sizes:
         """The sizes in a config.json. FormatError if one is missing or invalid."""
         facts = self.effective(config)
-        return Sizes(*self._values("hf", facts), self._known(config).name, facts, tuple(facts["layer_sets"].items()))
+        sets = facts["layer_sets"]
+        orders = set_orders(self.layer_sets, "hf", facts, sets) if sets else ()
+        return Sizes(*self._values("hf", facts), self._known(config).name, facts, tuple(sets.items()), orders)
 
     def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
         """The sizes in a GGUF's key-values. `names`: its tensors, which may identify the class."""
         view = ArchView(metadata, self.gguf, names)
         if self.layer_sets:
-            view.layer_sets = layer_sets(self.layer_sets, "gguf", view, self._layer_count("gguf", view))
-        architecture = self.architecture_of_gguf(metadata, names).name
-        return Sizes(*self._values("gguf", view), architecture, layers=tuple(view.layer_sets.items()))
+            view.layer_sets = layer_sets(self.layer_sets, "gguf", view, partial(self._count, "gguf", view))
+        sets, name = view.layer_sets, self.architecture_of_gguf(metadata, names).name
+        orders = set_orders(self.layer_sets, "gguf", view, sets) if sets else ()
+        return Sizes(*self._values("gguf", view), name, layers=tuple(sets.items()), orders=orders)
 
     def _values(self, side: str, facts: Mapping[str, Any]) -> tuple[SizeValues, ListedSizes]:
         """The sizes in a config or a GGUF, and those that vary by layer."""
-        varying = {s: getattr(size, side) for s, size in self.sizes.items() if size.by_layer}
-        count = self._layer_count(side, facts) if varying else 0
-        listed = {s: sizes_by_layer(keys, facts, count) for s, keys in varying.items()}
+        varying = {s: size.index or next(iter(self.index)) for s, size in self.sizes.items() if size.by_layer}
+        counted = partial(self._count, side, facts)
+        listed = {s: sizes_by_layer(getattr(self.sizes[s], side), facts, counted(i)) for s, i in varying.items()}
         plain = {s: self._first(getattr(z, side), facts, s, z) for s, z in self.sizes.items() if s not in listed}
         every = {s: max(listed[s]) if s in listed else plain[s] for s in self.sizes}
-        return tuple((s, n) for s, n in every.items() if n), tuple(listed.items())
+        return tuple((s, n) for s, n in every.items() if n), tuple(
+            zip(listed, listed.values(), varying.values(), strict=True)
+        )
 
     def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: SizeEntry) -> int | None:
         for source in sources:
@@ -403,7 +409,8 @@ class Family(FamilyNames):
             return self.layout_of(dialect, role, at, layer), shape_of(self.rows[role], at)
 
         if sizes.by_layer or any(call.by_layer for row in self.rows.values() for call in row.layouts.values()):
-            return cache(lambda instance: lies(instance[0], sizes.at(instance[1]), *instance[1][:1]))
+            lead = {role: next(iter(indices), None) for role, indices in self.role_indices.items()}
+            return cache(lambda at: lies(at[0], sizes.at(at[1], lead[at[0]]), *at[1][:1]))
         templates = (t for t in self.dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes))
         known = {role: lies(role, sizes) for template in templates for role in template.roles}
         return lambda instance: known[instance[0]]

@@ -151,7 +151,7 @@ def entries(row: KeyEntry, config: Mapping[str, Any]) -> Iterator[tuple[str, KV]
 def to_kv(row: KeyEntry, config: Mapping[str, Any]) -> KV | None:
     """Returns the row's key-value for an effective config, or None if the row doesn't apply or the config sets none of
     its keys."""
-    if row.each or not all_hold(row.when, config):
+    if row.each or row.language or not all_hold(row.when, config):
         return None
     if row.layers is not None and not row.config:
         return KV(row.type, _by_layer(row, config, True))

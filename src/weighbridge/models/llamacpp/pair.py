@@ -14,6 +14,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.registry import families_of_graph, family_of_gguf, projector_of_gguf
+from weighbridge.models.config.keys import is_list
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.projectors import modalities, type_of
 from weighbridge.models.llamacpp.projectors import table as projector_table
@@ -22,9 +23,8 @@ from weighbridge.models.llamacpp.projectors import table as projector_table
 class Deepstack(Struct, frozen=True, forbid_unknown_fields=True):
     """Projectors that compute an embedding for several layers of the language model."""
 
-    types: list[str]
-    tensor: str
-    key: str
+    tensors: Mapping[str, str]
+    keys: list[str]
 
 
 class WidthTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +56,11 @@ _BASE_MODEL: Final = re.compile(r"general\.base_model\..*\.repo_url", re.DOTALL)
 def text_width(keys: Mapping[str, Any]) -> Width | None:
     """The width of the embeddings that a language model reads; None if its keys don't determine it."""
     name = keys.get("general.architecture")
-    size, layers = keys.get(f"{name}.embedding_length"), keys.get(f"{name}.{table().deepstack.key}", 0)
+    size = keys.get(f"{name}.embedding_length")
+    stated = (keys[key] for key in (f"{name}.{key}" for key in table().deepstack.keys) if key in keys)
+    layers = next(stated, 0)
+    if is_list(layers):  # the projector of each layer, -1 for none
+        layers = len({n for n in layers if isinstance(n, int) and n >= 0})
     if not isinstance(size, int) or not isinstance(layers, int):
         return None
     return Width(size * (1 + layers), f"{name}.embedding_length{f' x (1 + {layers})' if layers else ''}")
@@ -79,7 +83,7 @@ def _last_tensor(shapes: Mapping[str, Shape], named: str) -> Width | None:
     for names, axis in ((table().first, 0), (table().last, -1)):
         for tensor, types in names.items():
             if named in types and (shape := shapes.get(tensor)):
-                pattern = table().deepstack.tensor if named in table().deepstack.types else ""
+                pattern = table().deepstack.tensors.get(named, "")
                 layers = sum(fnmatchcase(name, pattern) for name in shapes)
                 return Width(shape[axis] * (1 + layers), f"{tensor}{f' x (1 + {layers})' if layers else ''}")
     return None

@@ -32,22 +32,23 @@ if TYPE_CHECKING:
 PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 #: The object of a config that has their keys.
 PREPROCESSOR: Final = "preprocessor"
-_INNER: Final = ("media_proc_cfg", "image_processor", "feature_extractor")
+_INNER: Final = ("media_proc_cfg", "vision_config", "image_processor", "feature_extractor")
 
 
 @dataclass(frozen=True)
 class Towers:
     """`resolved`: the towers' tensors through the projector's table. `dropped`: tensors that llama.cpp doesn't compute
     with. `folded`: tensors of batch norms that are folded into others. `language`: tensors of the language model.
-    `config`: the folder's, with `preprocessor`, `folder_name` and those of its companions. `companions`: the files with
-    their tensors."""
+    `further`: tensors of the table's `companions`, and their files. `config`: the folder's, with `preprocessor`,
+    `folder_name` and those of its companions."""
 
     resolved: ResolvedModel
     config: Mapping[str, Any]
     dropped: tuple[str, ...]
     folded: tuple[str, ...]
     language: tuple[str, ...]
-    companions: tuple[Path, ...]
+    further: tuple[str, ...]
+    files: tuple[Path, ...]
 
 
 def towers_of(model: OpenModel) -> Towers:
@@ -60,8 +61,8 @@ def towers_of(model: OpenModel) -> Towers:
     if (family := projector_of_hf(model.config)) is None:
         raise _without_table(class_)
     companions = {folder: companion_of(model, folder) for folder in family.document.companions}
-    tensors = {f"{folder}.{name}": node for folder, part in companions.items() for name, node in part.logical.items()}
-    tensors = {**model.logical, **tensors}
+    further = {f"{folder}.{name}": node for folder, part in companions.items() for name, node in part.logical.items()}
+    tensors = {**further, **model.logical}
     config = {**model.config, PREPROCESSOR: preprocessor(model), **dimensions_of(family, tensors)}
     config |= {"folder_name": model.place.title, **{folder: part.config for folder, part in companions.items()}}
     config |= {"decision": decision} if (decision := model.json("decision_config.json")) else {}
@@ -80,7 +81,7 @@ def towers_of(model: OpenModel) -> Towers:
     extra = tuple(name for name in batch_norms.extras(norms) if name in tensors)
     known = {*mine, *dropped, *extra}
     others = [name for name in tensors if name not in known]
-    unknown = {name for name in others if name not in model.logical}
+    unknown = {name for name in others if name in further}
     if model.described:
         unknown |= {*others} & {*model.resolved.report.apart, *model.resolved.report.unmapped}
     if unknown:
@@ -88,17 +89,18 @@ def towers_of(model: OpenModel) -> Towers:
         raise MappingError(family.name, dialect, report, path=str(model.place.path))
     resolved = ResolvedModel(family, sizes, dialect, prefix, mine, model.format, str(model.place.path))
     files = tuple(path for part in companions.values() for path in part.place.weights)
-    return Towers(resolved, config, dropped, extra, tuple(others), files)
+    return Towers(resolved, config, dropped, extra, tuple(others), tuple(further), files)
 
 
 def companion_of(model: OpenModel, folder: str) -> OpenModel:
     """The model in a folder next to the weights, whose files stay open with it. Raises UnsupportedError if it is
     missing, and RefusedError for a link that leaves the model's folder."""
     path = model.place.folder / folder
-    if not path.is_dir():
+    if not path.is_dir() or not model.json(f"{folder}/config.json"):
         hint = "get it from the model's publisher; wb convert SRC DST.gguf converts the language model"
         raise UnsupportedError(
-            f"{model.place.path} has no folder {folder}, which is a part of its mmproj file", hint=hint
+            f"{model.place.path} has no folder {folder} with a config.json, which is a part of its mmproj file",
+            hint=hint,
         )
     found = open_weights(path)
     for file in found.place.weights:

@@ -16,7 +16,7 @@ config, keys of a GGUF (without the architecture's name), sizes, or sets of laye
     tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
     key("block_size")                  whether a GGUF has this key, in conditions that identify a class
     listed("expert_used_count")        whether a GGUF has a list under this key, in the same conditions
-    rows("v.position_embd.weight")     first dimension of this tensor; `columns`: the second one
+    rows("v.position_embd.weight")     first dimension of this tensor, with {l} of any layer; `columns`: the second one
     count("a.blk.{n}.ln1.weight")      number of tensors of this name, counted from 0
     not full, a and b, a or b          conditions and sets combined
     rope(H), times(a, b[2])            a layout and its arguments, which may be decimals: `shift(0.2)`
@@ -261,7 +261,10 @@ class ArchView(Mapping[str, Any]):
         return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]
 
     def _dimension(self, name: str, axis: int) -> int:
-        entry = self._names[name] if isinstance(self._names, Mapping) else None
+        names = self._names if isinstance(self._names, Mapping) else {}
+        start, layer, end = name.partition("{l}")
+        name = next((n for n in names if layer and n.startswith(start) and n.endswith(end)), name)
+        entry = names.get(name)
         shape = getattr(entry, "shape", entry)
         if not shape or len(shape) <= axis:
             raise KeyError(name)

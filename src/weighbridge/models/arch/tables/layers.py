@@ -7,7 +7,7 @@ and metadata; contradictions with the number of layers are FormatErrors.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.schema import LayerSetEntry
+from weighbridge.models.arch.tables.values import integer
 
 Layers = frozenset[int]
 _ALL: Final = "layers"  # the name of all layers, in slices
@@ -27,19 +28,34 @@ def optional_layers(sets: Mapping[str, LayerSetEntry], known: Mapping[str, Layer
 
 
 def layer_sets(
-    sets: Mapping[str, LayerSetEntry], side: str, values: Mapping[str, Any], count: int
+    sets: Mapping[str, LayerSetEntry], side: str, values: Mapping[str, Any], count: Callable[[str], int]
 ) -> dict[str, Layers]:
-    """Every set of a model with `count` layers. `side`: "hf" or "gguf". FormatError if a set has no source."""
+    """Every set of a model. `side`: "hf" or "gguf". `count`: returns the number of values of an index; "": the layer's.
+    FormatError if a set has no source."""
     out: dict[str, Layers] = {}
     for name, layer_set in sets.items():
         sources: list[str] = getattr(layer_set, side)
-        reader = _Reader(values, count - len(optional_layers(sets, out)), out)
+        reader = _Reader(values, count(layer_set.index) - len(optional_layers(sets, out)), out)
         layers = next((s for source in sources if (s := reader.read(expression.parse(source))) is not None), None)
         if layers is None:
             key = next(expression.names(expression.parse(sources[0])), name)
             raise FormatError("is needed to tell the kinds of layers apart", field=key)
         out[name] = layers | out[layer_set.include] if layer_set.include else layers
     return out
+
+
+def set_orders(
+    sets: Mapping[str, LayerSetEntry], side: str, values: Mapping[str, Any], known: Mapping[str, Layers]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The layers of each set with an `order`, in that order. FormatError for a list without a number for each."""
+    out = []
+    for name, key in ((name, layer_set.order[side]) for name, layer_set in sets.items() if layer_set.order):
+        listed = expression.stated(values, key)
+        if not isinstance(listed, Sequence) or len(listed) <= max(known[name], default=-1):
+            raise FormatError("needs a number for each", field=key, found=repr(listed)[:80])
+        by_number = {layer: integer(listed[layer], key) for layer in sorted(known[name])}
+        out.append((name, tuple(sorted(by_number, key=by_number.__getitem__))))
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +157,8 @@ def as_config(sets: Mapping[str, LayerSetEntry], known: Mapping[str, Layers], co
     optional = optional_layers(sets, known)
     count -= len(optional)
     for name, layer_set in sets.items():
+        if layer_set.index:  # rules restore these
+            continue
         node, layers = expression.parse(layer_set.hf[0]), known[name] - optional
         if layer_set.optional:
             if isinstance(node, ast.Compare) and (first := expression.first_number(node)) is not None:

@@ -131,6 +131,7 @@ class SizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
     by_layer: Annotated[
         bool, _doc("a list with the size of each layer; in layers with 0, roles with the symbol don't exist")
     ] = False
+    index: Annotated[str, _doc("index whose values the list is by, if that isn't the layer's")] = ""
 
 
 class LayerSetEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,6 +142,11 @@ class LayerSetEntry(Struct, frozen=True, forbid_unknown_fields=True):
     gguf: Annotated[Words, _doc("expressions over keys of a GGUF")]
     optional: Annotated[bool, _doc("all tensors of these layers may be absent; lists by layer end before them")] = False
     include: Annotated[str, _doc("another set whose layers it includes")] = ""
+    index: Annotated[str, _doc("index whose values it has, if that isn't the first, the layer's")] = ""
+    order: Annotated[
+        dict[str, str],
+        _doc("by `hf` and `gguf`: key of a list by layer, by which `set_prefixes` number its layers; default: rising"),
+    ] = {}
 
 
 class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,6 +247,9 @@ class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
     leading: Annotated[bool, _doc("a key of the tokenizer, written before the general keys")] = False
     last: Annotated[bool, _doc("written after all keys of the tokenizer")] = False
     replaces: Annotated[bool, _doc("replaces the shared key-value of this name")] = False
+    language: Annotated[
+        bool, _doc("a key of the language model's GGUF, read when a folder is made of it and a projector's")
+    ] = False
 
     def key(self, architecture: str) -> str:
         """The name in a GGUF of this `general.architecture`."""
@@ -443,12 +452,12 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     include: Annotated[Words, _doc("mixins that it begins with")] = []
     ignored_prefixes: Annotated[Words, _doc("prefixes of tensors of other parts of a model")] = []
     companions: Annotated[
-        Words,
+        dict[str, Literal["table", "source"]],
         _doc(
-            "folders next to a projector's weights: their tensors are named `FOLDER.NAME`, and their config.json is "
-            "the object `FOLDER`"
+            "folders next to a projector's weights, whose tensors are named `FOLDER.NAME`, and whose config.json is "
+            "the object `FOLDER`; the order of the tensors: the table's, or as stored"
         ),
-    ] = []
+    ] = {}
     defaults: Annotated[
         ByKey, _doc("values of keys that a config leaves out; a table, or a list of tables and names in usual.toml")
     ] = {}

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
@@ -112,6 +112,11 @@ class Role:
         """The sizes in its shapes."""
         dims = (*self.shape, *(dim for shape in self.shapes.values() for dim in shape))
         return frozenset(name for dim in dims for name in expression.names(expression.parse(dim)))
+
+    def symbols_in(self, dialect: str) -> frozenset[str]:
+        """The sizes in its shape in a dialect."""
+        dims = self.shapes.get(dialect, self.shape)
+        return self.symbols.intersection(name for dim in dims for name in expression.names(expression.parse(dim)))
 
     def transposed(self, dialect: str) -> bool:
         """Whether the dialect holds it with its last two axes swapped."""
@@ -245,6 +250,7 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
     """A dialect with everything that it inherits from its base: names, prefixes, drops, fused tensors."""
     chain, entry = _bases(name, table.dialect)
     templates: dict[str, NameTemplate] = {}
+    replaced = partial(reduce, lambda text, pair: text.replace(*pair), entry.replace.items())
     for role in roles.values():
         named = (_template_in(d, role, table.fuse.get(d, {})) for d in chain)
         template = next((t for t in named if t is not None), None)
@@ -252,8 +258,8 @@ def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> D
             key = f"{template.name} {role.when or ''}{role.layers or ''}"
             mtp_name = _started(template.name, entry.mtp_prefixes)
             by_set = ((layers, _started(template.name, starts)) for layers, starts in entry.set_prefixes.items())
-            set_names = tuple((layers, named) for layers, named in by_set if named)
-            name_here = reduce(lambda text, pair: text.replace(*pair), entry.replace.items(), template.name)
+            set_names = tuple((layers, replaced(named)) for layers, named in by_set if named)
+            name_here = replaced(template.name)
             templates.setdefault(key, replace(template, name=name_here, mtp_name=mtp_name, set_names=set_names))
     if entry.mtp_dialect is not None:
         other = {t.name: t for t in build_dialect(entry.mtp_dialect, table, roles).templates}
