@@ -116,7 +116,7 @@ def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = No
 
 def encode_finite(source: DType, dtype: DType, src: Bytes, out: Bytes) -> CastCounts | None:
     """Encodes floats of `source`, a plain type that F32 holds. None if a value or a scale of the result isn't finite or
-    llama.cpp aborts: `encode` and `stats` tell which."""
+    llama.cpp aborts: `encode` and `stats` report the reason."""
     _need(encodes(dtype), f"{dtype} can't be written by this version")
     if _is_native("encode", dtype.name):
         lost = native.encode_finite(source.name, dtype.name, src, out)

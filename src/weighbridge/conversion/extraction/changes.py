@@ -125,7 +125,7 @@ def _add(models: TunedPair, changes: Changes, name: str, *, whole: bool) -> None
 
 
 def _is_of_norms(view: FolderView, name: str) -> bool:
-    """Whether the table says that a matrix is no linear layer's."""
+    """Whether the table describes a matrix as the weights of norms, not of a linear layer."""
     place = view.model.family.expansion(HF, view.model.sizes).places.get(name) if view.by_table else None
     return place is not None and not is_linear(view.model.family, place)
 

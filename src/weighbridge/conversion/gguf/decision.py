@@ -72,7 +72,7 @@ def _widths(index: Index, path: Path) -> dict[str, int]:
 
 
 def head_last(names: list[str], decision: Decision | None) -> list[str]:
-    """The names of the model's tensors, those of such a head behind the others."""
+    """The names of the model's tensors; those of such a head are last."""
     head = decision.row.head if decision else ""
     return sorted(names, key=lambda name: name.startswith(f"{head}.")) if head else names
 

@@ -40,8 +40,8 @@ class FolderView:
 
     @cached_property
     def stored_names(self) -> Mapping[str, str]:
-        """The names in the folder, by those of `tensors`, for tensors of the table: a model without a head, and one
-        that is a part of another, have other prefixes."""
+        """The names in the folder, by those of `tensors`, for tensors of the table. Prefixes differ in a model
+        without a head, and in a model that is part of a larger one."""
         model = self.model
         if not self.by_table or model.dialect != HF:
             return {}

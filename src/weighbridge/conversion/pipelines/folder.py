@@ -85,7 +85,7 @@ def gguf_or_unchanged(
 
 
 def with_tokenizer(pipeline: Pipeline, part: PipelinePart, each: OpenModel) -> OpenModel:
-    """A text encoder with the files of its tokenizer, which a pipeline has in a folder of its own: those of
+    """A text encoder with the files of its tokenizer, which are in a separate folder of the pipeline: those of
     `tokenizer_2` for `text_encoder_2`."""
     folder = pipeline.whole.place.path / part.name.replace("text_encoder", "tokenizer")
     if not part.name.startswith("text_encoder") or not folder.is_dir():

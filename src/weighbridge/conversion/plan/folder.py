@@ -26,7 +26,6 @@ from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.plan.target import DCP, FOLDER_CONTAINERS
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.io.sink import listed
-from weighbridge.models.clients import is_mlx
 from weighbridge.models.diffusion.tensors import SHAPE_KEY, original_shapes
 from weighbridge.models.model import OpenModel
 from weighbridge.models.whisper.forms import WhisperForm, form_of
@@ -95,6 +94,8 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     if model.format not in FOLDER_CONTAINERS and not model.config:
         hint = "--config PATH, the model's config.json"
         raise UsageError(f"a {model.format} file has no config, which a model folder needs", hint=hint)
+    from weighbridge.models.clients import is_mlx
+
     from_mlx = is_mlx(model.config, model.metadata) and model.described
     cast = options.dtype not in (None, SMALLEST_EXACT)
     if from_mlx or (cast and any(isinstance(node, QuantizedTensor) for node in model.logical.values())):

@@ -271,7 +271,7 @@ def filled_in(
     tied: Mapping[str, str],
 ) -> dict[Instance, LogicalTensor]:  # fmt: skip
     """The tensors that a dialect holds though no source has them: copies of others in the layer, which nothing computes
-    with, or, for those in `tied`, of another role, and zeros for roles that are absent altogether."""
+    with, or copies of a role (`tied`), and zeros for roles that are absent altogether."""
     copied = {**tied} | {row.name: row.copies for row in rows.values() if row.copies}
     zeroed = {row.name for row in rows.values() if dialect in row.zeros}
     if not copied and not zeroed:

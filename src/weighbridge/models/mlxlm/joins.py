@@ -1,7 +1,7 @@
-"""Matrices that mlx-vlm's classes hold together or apart: rows joined into one, and the halves of a latent attention.
+"""Matrices that mlx-vlm's classes join or split: rows joined into one, and the halves of a latent attention.
 
 with_joins(rows, tensors)     the tensors of a Hugging Face folder, joined
-without_joins(rows, tensors)  the inverse: the joined ones apart
+without_joins(rows, tensors)  the inverse
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class PackedExperts(Struct, frozen=True, forbid_unknown_fields=True):
         half = len(nodes) // 2
         experts, shared = concat(nodes[:half], axis=1), concat(nodes[half:])
         if experts.spec.shape[1:] != shared.spec.shape:
-            raise FormatError(f"{name} has experts of another shape than the shared one")
+            raise FormatError(f"{name} has experts whose shape isn't that of the shared one")
         return [concat([experts, reshape(shared, (1, *shared.spec.shape))])]
 
     def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:

@@ -93,7 +93,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def parted(self) -> list[Parted]:
-        """Matrices that the class has together or apart."""
+        """Matrices that the class joins or splits."""
         return [*self.joins, *self.heads, *self.packed]
 
     def to_mlx(self, name: str) -> str:

@@ -210,7 +210,7 @@ class CodebookBytes(NoBlockForm):
         rows *= parts["channel"].view(np.float32)[:, None]
 
 
-#: Without a codebook, codes stand for these.
+#: The values of codes without a codebook.
 _EVEN: Final = np.arange(-8, 8, dtype=np.float32)
 
 

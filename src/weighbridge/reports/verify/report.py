@@ -60,8 +60,8 @@ _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a tool loads a file, from the findings that would stop it. `accepts` is None if Weighbridge doesn't know
-    what the tool requires. `stage`: the step at which the tool stops (GGUF: header, data, model); empty if it loads the
-    file. `option`: of the tool, for a file that accompanies a model; empty for a model."""
+    the tool's requirements. `stage`: the step at which the tool stops (GGUF: header, data, model); empty if it loads
+    the file. `option`: of the tool, for a file that accompanies a model; empty for a model."""
 
     path: str
     tool: str

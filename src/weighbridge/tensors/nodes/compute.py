@@ -223,14 +223,14 @@ class Encode(UnaryNode):
 
     @cached_property
     def _stored(self) -> Node:
-        """The source, or what is widened to it: then F32 is made in the kernel's tiles only."""
+        """The source, or the narrower tensor that is widened to it: then F32 is made in the kernel's tiles only."""
         plain = self.importance is None and not self.best
         if plain and isinstance(self.source, Cast) and self.source.source.spec.dtype in _WIDENED:
             return self.source.source
         return self.source
 
     def _encode_rows(self, lo: int, hi: int, out: Bytes) -> None:
-        """Encodes by rows, with weights and refinement, and tells what is wrong with values."""
+        """Encodes by rows, with weights and refinement, and reports invalid values."""
         width = self.spec.row_bytes
         with borrow(RowRange(self.source, lo, hi)) as (data,):
             values = data.view(np.float32).reshape(hi - lo, -1)

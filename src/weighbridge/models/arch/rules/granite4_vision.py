@@ -49,7 +49,7 @@ def complete(config: Config) -> dict[str, Any]:
 
 
 def _projectors(config: Config, fed: int) -> list[_Projector]:
-    """The projectors by the layers that they feed, of which there are `fed`."""
+    """The projectors by the layers that they feed. `fed`: the number of these layers."""
     read = _depth(config, "vision_config")
     found = [_Projector(_at(y, fed), _read(x, read, _MAP), -1, n) for n, (x, y) in enumerate(_pairs(config, _MAP))]
     sampled = _read(config.get(_READ, -1), read, _READ)
@@ -83,7 +83,7 @@ def _at(layer: Any, depth: int) -> int:
 
 
 def _read(layer: Any, depth: int, key: str) -> int:
-    """The layer whose output is that of transformers' `hidden_states[layer]`, the first of which is the input."""
+    """The layer whose output is that of transformers' `hidden_states[layer]`; number 0 is the input."""
     if isinstance(layer, bool) or not isinstance(layer, int) or not -depth - 1 <= layer <= depth:
         raise FormatError(f"must be a layer of {depth}", field=key, found=repr(layer)[:80])
     if layer in (0, -depth - 1):
@@ -109,7 +109,7 @@ def _sides(rate: Any) -> dict[str, int]:
 def restore(config: Config) -> dict[str, Any]:
     """The layers that projectors read and feed, kind by kind, the rate and the resolutions. The language model's file
     has the layers that they feed. No file has the tower's head, which pools an image to one vector."""
-    if "feature_layers" not in config:  # of the language model alone
+    if "feature_layers" not in config:  # the language model's config
         return {}
     if config.get("deepstack_mapping") is None:
         raise UnsupportedError("the language model's file has no deepstack_mapping: no projector feeds its layers")

@@ -50,7 +50,7 @@ _SIGNS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 _TESTS: Final = (ast.Eq, ast.In)
-#: Functions of the names of tensors, and what a view's keys have before such a name (see `ArchView`).
+#: Functions of the names of tensors, and the prefix of such a name in a view's keys (see `ArchView`).
 OF_TENSORS: Final = MappingProxyType({"rows": "#", "columns": "##", "count": "*"})
 _NUMBER: Final = "{n}"
 
