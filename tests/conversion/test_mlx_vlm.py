@@ -290,7 +290,7 @@ DAMAGED = [
         "minimax-m3",
         "language_model.model.layers.1.block_sparse_moe.shared_experts.down_proj.weight",
         [64, 16],
-        "another shape than the shared one",
+        "shape isn't that of the shared one",
     ),
 ]
 

@@ -270,7 +270,7 @@ MET = [
     Met("whisper", renamed("whisper"), {"llamacpp/architecture"}),
     Met("a name without a graph", renamed("gptj"), {"llamacpp/architecture"}),
     Met("a list in place of a table's one number", put(llama__feed_forward_length=("arr[u32]", [64, 96])),
-        {"gguf/layer-array", "llamacpp/unchecked"}, None),
+        {"gguf/layer-array", "llamacpp/unchecked"}),
     Met("a projector", tower, {COMPANION}, True),
     Met("a projector without a modality", both(tower, put(clip__has_vision_encoder=("bool", False))),
         {COMPANION, "llamacpp/mmproj-modality"}),

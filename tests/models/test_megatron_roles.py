@@ -72,6 +72,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
                "num_hidden_layers": 2, "num_heads": 8, "head_dim": 4, "expand": 2, "state_size": 3, "n_groups": 2,
                "conv_kernel": 4, "use_conv_bias": True, "use_bias": False, "layer_norm_epsilon": 1e-5},
     "qwen2moe": {**_LLAMA, "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "num_experts": 4,
+                 "tie_word_embeddings": True,
                  "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20,
                  "decoder_sparse_step": 1, "mlp_only_layers": []},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 20, "n_embd": 16, "n_layer": 2,

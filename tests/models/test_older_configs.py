@@ -26,8 +26,8 @@ _DERIVED = ("layer_types", "no_rope_layers", "moe_layers", "mlp_layer_types")
 # 3.5, Qwen 4 and Mellum 2 came with transformers 5: sections of a rotation and rotations by layer have no older
 # spelling. MiMo-V2 has words of its own publisher, see below. transformers reads no Hunyuan that sees without a factor.
 _LATER = (
-    "embeddinggemma2", "modernbert", "olmo3", "qwen35", "qwen4exp", "minicpm-v-4.6", "mellum", "laguna", "spark2.5",
-    "hy-v4", "mimo2", "hunyuan-ocr-silent", "dspark-axes", "dots3-note-seeing",
+    "clef", "embeddinggemma2", "modernbert", "olmo3", "qwen35", "qwen4exp", "minicpm-v-4.6", "mellum", "laguna",
+    "spark2.5", "hy-v4", "mimo2", "hunyuan-ocr-silent", "dspark-axes", "dots3-note-seeing",
 )  # fmt: skip
 _MODELS = sorted(name for name in golden() if not name.startswith(_LATER))
 _FORM = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "architectures", "rope_scaling", "rope_theta"}

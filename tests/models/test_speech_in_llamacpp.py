@@ -18,7 +18,7 @@ from weighbridge.reports.prove.images import language_model
 
 torch = pytest.importorskip("torch", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
 pytest.importorskip("xllamacpp", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
-from tests.oracles import mtmd_speech, plain_speech  # noqa: E402  # they need both
+from tests.oracles import mtmd_speech, torch_speech  # noqa: E402  # they need both
 
 pytestmark = pytest.mark.oracle
 #: Of the largest value. ggml computes convolutions and GELU in F16.
@@ -78,7 +78,7 @@ def assert_near(found: Any, expected: Any) -> None:
 def test_llama_cpp_hears_a_speaker_as_torch_does(qwen: Speaker) -> None:
     sound = 0.1 * drawn(48_000)
     with torch.inference_mode():
-        expected = plain_speech.speaker(qwen.tensors("speaker_encoder."), plain_speech.spectrogram(torch.tensor(sound)))
+        expected = torch_speech.speaker(qwen.tensors("speaker_encoder."), torch_speech.spectrogram(torch.tensor(sound)))
     assert_near(qwen.hears(sound), expected)
 
 
@@ -86,7 +86,7 @@ def test_llama_cpp_predicts_the_same_codes(qwen: Speaker) -> None:
     config, hidden, code = golden()["qwen3-tts"]["config"]["talker_config"]["code_predictor_config"], drawn(WIDTH), 5
     first = qwen.tensors()["talker.model.codec_embedding.weight"][code]
     with torch.inference_mode():
-        codes, total = plain_speech.predicted(
+        codes, total = torch_speech.predicted(
             qwen.tensors("talker.code_predictor."), config, torch.tensor(hidden), first
         )
     found = qwen.generates(embd=hidden, code0=np.int32(code))
@@ -98,7 +98,7 @@ def test_llama_cpp_makes_the_same_sound_of_codes(qwen: Speaker) -> None:
     config = golden()["qwen3-tts"]["files"]["speech_tokenizer/config.json"]["decoder_config"]
     codes = np.random.default_rng(0).integers(0, config["codebook_size"], (config["sliding_window"], 16))
     with torch.inference_mode():
-        expected = plain_speech.vocoded(qwen.tensors("decoder.", VOCODER), config, torch.tensor(codes.T))
+        expected = torch_speech.vocoded(qwen.tensors("decoder.", VOCODER), config, torch.tensor(codes.T))
     assert 0.01 < expected.abs().max() < 1
     assert_near(qwen.generates(codes=codes.astype(np.int32))["audio"], expected)
 
@@ -106,15 +106,15 @@ def test_llama_cpp_makes_the_same_sound_of_codes(qwen: Speaker) -> None:
 def test_llama_cpp_hears_a_voice_as_torch_does(pocket: Speaker) -> None:
     sound = 0.1 * drawn(12 * 1920)
     with torch.inference_mode():
-        expected = plain_speech.heard(pocket.tensors(), torch.tensor(sound))
+        expected = torch_speech.heard(pocket.tensors(), torch.tensor(sound))
     assert_near(pocket.hears(sound), expected)
 
 
 def test_llama_cpp_predicts_the_same_latent(pocket: Speaker) -> None:
     hidden = drawn(WIDTH)
     with torch.inference_mode():
-        expected = plain_speech.flowed(pocket.tensors(), torch.tensor(hidden))
-        total = plain_speech.linear(pocket.tensors(), "flow_lm.input_linear", expected)
+        expected = torch_speech.flowed(pocket.tensors(), torch.tensor(hidden))
+        total = torch_speech.linear(pocket.tensors(), "flow_lm.input_linear", expected)
     found = pocket.generates(embd=hidden)
     assert_near(found["feats"], expected)
     assert_near(found["embd"], total)
@@ -123,6 +123,6 @@ def test_llama_cpp_predicts_the_same_latent(pocket: Speaker) -> None:
 def test_llama_cpp_makes_the_same_sound_of_latents(pocket: Speaker) -> None:
     latents = drawn(3, golden()["pocket-tts"]["config"]["latent_size"])
     with torch.inference_mode():
-        expected = plain_speech.sounded(pocket.tensors(), torch.tensor(latents))
+        expected = torch_speech.sounded(pocket.tensors(), torch.tensor(latents))
     assert 1e-4 < expected.abs().max() < 1
     assert_near(pocket.generates(feats=latents)["audio"], expected)

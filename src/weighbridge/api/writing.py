@@ -120,7 +120,7 @@ def plan_split(src: Path, dst: Path, options: SplitKeywords) -> Plan:
             from weighbridge.conversion.tensor_parallel import plan_ranks
 
             return plan_ranks(model, resolve_target(dst), resolve(RankOptions, "model", given), options)
-        return build(model, choose_target(model, dst, same_format(model, resolve_target(dst)), given), options)
+        return build(model, choose_target(model, dst, None, given, same_format(model, resolve_target(dst))), options)
 
 
 @accepting(MergeKeywords)

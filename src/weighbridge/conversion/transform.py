@@ -60,7 +60,7 @@ def plan_rename(
 
     Raises UsageError for a GGUF under another dialect's names, which nothing loads.
     """
-    kind = choose_target(model, target, to or same_format(model, resolve_target(target)), given).format
+    kind = choose_target(model, target, to, given, same_format(model, resolve_target(target))).format
     if names.to_names not in (None, "gguf") and kind == model.format == "gguf":
         raise UsageError(
             f"nothing loads a GGUF with {names.to_names} names", hint="name a target that ends in .safetensors"
@@ -118,7 +118,7 @@ def _plan_result(
     write: WriteOptions,
 ) -> TransformPlan:
     path = resolve_target(target)
-    chosen = choose_target(result.model, target, to or same_format(model, path), given)
+    chosen = choose_target(result.model, target, to, given, same_format(model, path))
     options = chosen.options
     if len(model.index.files) > 1 and not path.suffix and isinstance(options, ShardOptions) and not options.sharded:
         sizes = Counter[int]()  # a set remains a set: its largest file bounds the new ones

@@ -15,6 +15,7 @@ from typing import Final
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.diagnose import SizeMismatch
+from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
 
@@ -49,6 +50,16 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
         candidate = with_entries(model, ((e, names[e.name]) for e in model.index))
         if _fits(candidate):
             return candidate, [note]
+    return model, []
+
+
+def from_mlx_lm(model: OpenModel) -> tuple[OpenModel, list[str]]:
+    """Returns a folder of mlx-lm with the layers that it has, and notes: its classes drop those that predict further
+    tokens, which config.json still counts."""
+    for candidate, note in ((model, ""), *_with_counts(model)):
+        with suppress(MappingError):
+            candidate.resolved.save("hf")
+            return candidate, [note] if note else []
     return model, []
 
 
@@ -145,8 +156,6 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
         renamed, notes = found
         named = renamed.resolved.save_all("hf") if renamed.described else renamed.logical
         return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named.items()}), notes
-    if model.index.metadata.get("format") == "mlx":  # a folder gets other names
-        return unwrapped(model)
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:
@@ -156,14 +165,20 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
 
 def _recounted(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
     """The model with one count of config.json corrected, and a note; None if it fits its family in no such way."""
+    for candidate, note in _with_counts(model):
+        if _fits(candidate):
+            return candidate, [note]
+    return None
+
+
+def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
+    """Yields the model with a count of config.json corrected, and a note."""
     for key, count, note in _corrected_counts(model):
         config = json.loads(json.dumps(model.config))
         text = config.get("text_config")
         (text if isinstance(text, dict) and key in text else config)[key] = count
-        candidate = replace(model, texts={**model.texts, "config.json": json.dumps(config, indent=2).encode()})
-        if _fits(candidate):
-            return candidate, [f"config.json: {note}"]
-    return None
+        data = json.dumps(config, indent=2).encode()
+        yield replace(model, texts={**model.texts, "config.json": data}), f"config.json: {note}"
 
 
 def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:

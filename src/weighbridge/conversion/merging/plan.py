@@ -57,7 +57,7 @@ def plan_merged(
     if kind == "gguf" and isinstance(dtype, str) and not is_cast(dtype):
         remaining = {name: value for name, value in target_options.items() if name != "dtype"}
         return quantizing.build(model, target, dtype, resolve(QuantizeOptions, "model", remaining), write)
-    chosen = choose_target(model, target, to or same_format(model, resolve_target(target)), target_options)
+    chosen = choose_target(model, target, to, target_options, same_format(model, resolve_target(target)))
     return build(model, chosen, write)
 
 

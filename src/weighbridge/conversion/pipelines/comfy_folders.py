@@ -30,7 +30,7 @@ _NOISE: Final = ("_high_noise", "_low_noise")
 
 def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) -> Plan:
     """Plans all parts that have a place. Raises UnsupportedError for a pipeline whose table has no set of files."""
-    path, _, options, _ = target
+    path, _, options, *_ = target
     assert isinstance(options, ComfyFolderOptions)
     denoisers = denoisers_of(pipeline)
     found = next(iter(denoisers.values()))

@@ -34,7 +34,7 @@ _GGUF: Final = "gguf"
 
 def plan_folder(pipeline: Pipeline, target: Target, plan: PartPlanner) -> Plan:
     """Plans all parts in the folder of `target`. Raises UsageError if it is a file, and the errors of `plan`."""
-    path, kind, options, folder = target
+    path, kind, options, folder, _ = target
     if kind != _GGUF:
         plans = [(part.name, plan(each, target._replace(path=path / part.name))) for part, each in pipeline.models]
         return joined(pipeline, path, kind, plans)

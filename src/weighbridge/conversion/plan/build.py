@@ -104,7 +104,7 @@ def _build_parts(model: OpenModel, target: Target, write: WriteOptions, keep_nam
 def _build(
     model: OpenModel, target: Target, write: WriteOptions, keep_names: bool, calibrate: Calibrate | None
 ) -> Plan:
-    path, kind, options, folder = target
+    path, kind, options, folder, asked = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
     if model.format == "gguf" and kind != "gguf" and unwrap is not None:
         from weighbridge.models.tied_copies import without_copies  # late: it loads the rules of llama.cpp
@@ -114,6 +114,8 @@ def _build(
         model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
     if calibrate is not None:
         to_draft = partial(_to_scheme if isinstance(options, SchemeOptions) else _to_mlx, calibrate=calibrate)
+    elif asked and isinstance(options, HfOptions | TorchFolderOptions) and (found := _from_mlx(model)) is not None:
+        model, to_draft, renamed = found[0], partial(_to_folder, from_mlx=True), [*renamed, *found[1]]
     draft = to_draft(model, options, kind)
     if kind in _WITH_CONFIG and not isinstance(options, _UNCHECKED):
         _check_settings(model, draft, kind)
@@ -260,14 +262,27 @@ def _to_graph(model: OpenModel, options: GraphOptions, kind: str) -> PlanBuilder
     return to_graph(model, options)
 
 
-def _to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, kind: str) -> PlanBuilder:
+def _to_folder(
+    model: OpenModel, options: HfOptions | TorchFolderOptions, kind: str, *, from_mlx: bool = False
+) -> PlanBuilder:
     from weighbridge.conversion.plan.folder import to_folder
 
-    return to_folder(model, options, WEIGHTS[kind])
+    return to_folder(model, options, WEIGHTS[kind], from_mlx=from_mlx)
 
 
 def _to_comfy_folders(model: OpenModel, options: ComfyFolderOptions, kind: str) -> PlanBuilder:
     raise UsageError(f"{model.place.path} isn't a pipeline of several models", hint="leave out --comfy-folders")
+
+
+def _from_mlx(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
+    """A folder of mlx-lm to be written for other programs, and notes; None for other models."""
+    from weighbridge.models.clients import is_mlx
+
+    if model.format == "gguf" or not is_mlx(model.config, model.metadata) or not model.described:
+        return None
+    from weighbridge.models.wrapped import from_mlx_lm
+
+    return from_mlx_lm(model)
 
 
 def _to_comfy(model: OpenModel, options: ComfyOptions, kind: str) -> PlanBuilder:

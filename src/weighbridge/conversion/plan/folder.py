@@ -83,8 +83,11 @@ def to_container(model: OpenModel, options: CastOptions, kind: str) -> PlanBuild
     return draft
 
 
-def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, container: str) -> PlanBuilder:
-    """Plans the weights in `container` and the small files. Raises UsageError for a source without a config."""
+def to_folder(
+    model: OpenModel, options: HfOptions | TorchFolderOptions, container: str, *, from_mlx: bool = False
+) -> PlanBuilder:
+    """Plans the weights in `container` and the small files. `from_mlx`: decoded, under the names and layouts of Hugging
+    Face, not MLX's. Raises UsageError for a source without a config."""
     if model.format == "gguf":
         return _from_gguf(model, options)
     if (form := form_of(model)) in (WhisperForm.GGML, WhisperForm.OPENAI):
@@ -94,9 +97,6 @@ def to_folder(model: OpenModel, options: HfOptions | TorchFolderOptions, contain
     if model.format not in FOLDER_CONTAINERS and not model.config:
         hint = "--config PATH, the model's config.json"
         raise UsageError(f"a {model.format} file has no config, which a model folder needs", hint=hint)
-    from weighbridge.models.clients import is_mlx
-
-    from_mlx = is_mlx(model.config, model.metadata) and model.described
     cast = options.dtype not in (None, SMALLEST_EXACT)
     if from_mlx or (cast and any(isinstance(node, QuantizedTensor) for node in model.logical.values())):
         draft = _decoded(model, options)

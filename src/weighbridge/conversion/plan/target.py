@@ -57,12 +57,14 @@ _STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writa
 
 
 class Target(NamedTuple):
-    """The destination of a conversion, its format and its options. `folder`: a folder even if the format is a file."""
+    """The destination of a conversion, its format and its options. `folder`: a folder even if the format is a file.
+    `asked`: whether the format was asked for, so that a model isn't kept in the form that it has (MLX's)."""
 
     path: Path
     format: str
     options: TargetOptions
     folder: bool = False
+    asked: bool = False
 
 
 def choose_target(
@@ -70,13 +72,15 @@ def choose_target(
     dst: str | os.PathLike[str],
     to: str | TargetOptions | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
+    default: str | None = None,
 ) -> Target:
     """Determines the target of a conversion of `model` to `dst`, which is a folder if it ends in a slash.
 
-    `to`: a format, or options of one; None: the path determines it. `given`: options by name. Raises UsageError for an
-    option that doesn't apply, or a path with a different format's suffix.
+    `to`: a format, or options of one; None: `default`, or the path determines it. `given`: options by name. Raises
+    UsageError for an option that doesn't apply, or a path with a different format's suffix.
     """
-    path, name = resolve_target(dst), os.fspath(dst)
+    path, name, asked = resolve_target(dst), os.fspath(dst), to is not None
+    to = default if to is None else to
     base = to if isinstance(to, TargetOptions) else None
     graph = given.get("graph") or getattr(base, "graph", "")
     if graph:
@@ -103,7 +107,7 @@ def choose_target(
     source = model.format if model.format in ("gguf", "ggml") else "model"
     folder = slash or kind == DCP or (kind in (*_STEMS, *GRAPHS) and not suffix)
     # without a suffix, the formats of model folders write a folder: `--to safetensors out` writes out/model.safetensors
-    return Target(path, kind, resolve(options, source, given, base), folder)
+    return Target(path, kind, resolve(options, source, given, base), folder, asked)
 
 
 def _format_of(options: TargetOptions, path: Path) -> str | None:
