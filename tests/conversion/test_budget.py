@@ -58,6 +58,15 @@ def test_an_allocation_fits_and_is_the_best(found: dict[str, list[Offer]], room:
     assert chosen.error == pytest.approx(best, abs=1e-12)
 
 
+def test_a_choice_that_is_bounded_below_the_best_may_be_above_it() -> None:
+    """The rest after the greedy choice fits no upgrade, and all that is kept beside it is worse."""
+    found = {
+        "a": [Offer(TYPES[0], 26, 1.0), Offer(TYPES[1], 34, 0.0)],
+        "b": [Offer(TYPES[0], 31, 2.0), Offer(TYPES[1], 40, 0.0)],
+    }
+    assert allocate(found, 65).types == {"a": TYPES[1], "b": TYPES[0]}
+
+
 def test_room_for_all_gives_the_best_of_each() -> None:
     found = {"a": [Offer(TYPES[0], 10, 0.5), Offer(TYPES[3], 30, 0.1)], "b": [Offer(TYPES[1], 5, 0.0)]}
     assert allocate(found, 35).types == {"a": TYPES[3], "b": TYPES[1]}

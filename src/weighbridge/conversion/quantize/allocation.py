@@ -122,6 +122,8 @@ def _exact(offers: Mapping[str, Sequence[Offer]], room: int, best: Allocation, p
         steps.append(np.divmod(kept, len(size)))
         used, lost = all_used[kept], all_lost[kept]
     at = int(np.argmin(lost))
+    if lost[at] >= best.error:  # a bound below it isn't a choice below it
+        return best
     chosen = {}
     for name, row, (before, option) in zip(reversed([*offers]), reversed(rows), reversed(steps), strict=True):
         chosen[name] = row[int(option[at])]
