@@ -181,6 +181,7 @@ def test_any_two_of_several_are_chosen(visit: Visits, family_url: str) -> None:
 def test_a_size_is_drawn_against_a_distance(visit: Visits, family_url: str) -> None:
     page = settled(visit(family_url))
     drawing = page.locator("section", has_text="Size against distance")
+    drawing.locator("svg .name").nth(2).wait_for(state="attached")  # drawn once the width is known
     assert sorted(drawing.locator("svg .name").all_text_contents()) == ["f16.gguf", "q4.gguf", "tuned"]
     heights = {c.locator("title").text_content().partition(":")[0]: float(c.get_attribute("cy"))
                for c in drawing.locator("circle").all()}  # fmt: skip
