@@ -41,10 +41,11 @@ WORDS = {
     "residual_scale": ("residual_multiplier",),
 }
 # The text part of HunYuan-VL comes back as a dense Hunyuan, whose base frequency is the stretched one. Talkie's scale
-# of the logits is a tensor in its folder and a key in its GGUF.
+# of the logits is a tensor in its folder and a key in its GGUF. A GGUF of GLM-4.7-Flash is a DeepSeek's, whose table
+# counts the further layers with the others.
 STRETCHED = {
     ("dspark-gemma4", "rope"), ("hunyuan-ocr", "rope"), ("hunyuan-ocr-silent", "rope"), ("talkie", "logit_scale"),
-    ("talkie-silent", "logit_scale"),
+    ("talkie-silent", "logit_scale"), ("glm4.7-flash-further", "layer_sets"),
 }  # fmt: skip
 # Where keys and config.json differ: layers that predict further tokens are counted, a window that nothing uses is left
 # out, as are experts that no layer has.
