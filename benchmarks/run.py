@@ -860,7 +860,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--deepspeed", metavar="PYTHON", help="the python of an environment that has deepspeed")
     parser.add_argument("--mergekit", metavar="COMMAND", help="mergekit-yaml of an environment that has it")
     parser.add_argument("--write", action="store_true", help="put the result into docs/benchmarks.md")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.write and {*args.only} != {*REPORTS}:
+        parser.error("--write replaces the whole page: leave --only out")
+    return args
 
 
 def main() -> int:
