@@ -1,6 +1,6 @@
-"""`wb slice`, `rename`, `extract-lora` and `convert --lora` of every recorded model: what is written describes its
-tensors, or nothing is written. Of models that see or hear, the layers are those of the language model, towers stay
-whole, and settings change in the object of config.json that describes the language model."""
+"""`wb slice`, `rename`, `split --tp`, `extract-lora` and `convert --lora` of every recorded model: what is written
+describes its tensors, or nothing is written. Of models that see or hear, the layers are those of the language model,
+towers stay whole, and settings change in the object of config.json that describes the language model."""
 
 from __future__ import annotations
 
@@ -87,6 +87,18 @@ def test_the_config_follows_the_experts(name: str, tmp_path: Path) -> None:
     with suppress(UsageError, UnsupportedError):
         wb.slice(source, target, experts="0-1")
         assert errors(target) <= errors(source)
+
+
+@pytest.mark.parametrize("name", families())
+def test_ranks_join_to_the_whole(name: str, tmp_path: Path) -> None:
+    source = write(name, tmp_path / "whole")
+    try:
+        wb.split(source, tmp_path / "ranks", tp=2)
+    except (UsageError, UnsupportedError):
+        return
+    wb.merge(tmp_path / "ranks", tmp_path / "joined")
+    before, after = (load_file(path / "model.safetensors") for path in (source, tmp_path / "joined"))
+    assert {n: t.shape for n, t in after.items()} == {n: t.shape for n, t in before.items()}
 
 
 #: Models of which only a part is recorded, and one whose table leads one way.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
@@ -102,6 +102,9 @@ class _AxisUnits(NamedTuple):
     runs: list[Run]
 
 
+_HEADS: Final = ("H", "HS")  # the numbers of attention heads, and of those in layers with a window
+
+
 @dataclass(frozen=True)
 class RolePartitioner:
     """Divides a model's tensors by role, for a number of ranks."""
@@ -136,10 +139,13 @@ class RolePartitioner:
         if rule is None:
             return None
         stacked = place.indices[len(place.named) :]
-        if "h" in stacked:  # one tensor per head, stacked or concatenated
-            axis, runs = 0, [Run(place.shape[0], self.sizes["H"])]
+        heads = next((symbol for index in stacked if (symbol := self.family.index[index]) in _HEADS), None)
+        if heads is not None:  # one tensor per head, stacked or concatenated
+            axis, runs = 0, [Run(place.shape[0], self.sizes[heads])]
         else:
             axis, runs = self._axis_units(place, rows)
+        if sum(run.size for run in runs) != place.shape[axis]:
+            raise UnsupportedError(f"{place.name} has parts of unknown sizes; it can't be split")
         return Partition(axis, tuple(self._segment(place.name, rule.unit, run) for run in runs))
 
     def _axis_units(self, place: TensorSlot, rows: Sequence[Role]) -> _AxisUnits:
