@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.family_judges import golden as families
 from tests.models.projector_cases import golden, write_folder
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -189,6 +190,44 @@ def test_quantized_mlx_is_decoded_and_says_so(name: str, tmp_path: Path) -> None
     assert after.keys() == before.keys()
     assert all(np.allclose(values, before[tensor], atol=1e-2) for tensor, values in after.items())
     assert "quantization" not in (tmp_path / "back" / "config.json").read_text()
+
+
+#: Commands that write a folder of MLX as one of Hugging Face when asked to, and that keep its form when not.
+MLX_COMMANDS: dict[str, Callable[..., Any]] = {
+    "convert": wb.convert,
+    "strip": wb.strip,
+    "slice": lambda source, target, **to: wb.slice(source, target, layers="0-1", renumber=True, **to),
+    "split": lambda source, target, **to: wb.split(source, target, max_shard_tensors=1000, **to),
+}
+
+
+@pytest.mark.parametrize("q", [{}, {"q_bits": 8, "q_group_size": 32}], ids=["plain", "quantized"])
+@pytest.mark.parametrize("command", MLX_COMMANDS)
+def test_mlx_keeps_its_form_unless_another_is_asked_for(command: str, q: dict[str, Any], tmp_path: Path) -> None:
+    source = write("olmoe", tmp_path / "whole")
+    wb.convert(source, tmp_path / "mlx", to="mlx", **q)
+    theirs, mine = (load_file(tmp_path / n / "model.safetensors").keys() for n in ("whole", "mlx"))
+    MLX_COMMANDS[command](tmp_path / "mlx", tmp_path / "kept")
+    assert load_file(tmp_path / "kept" / "model.safetensors").keys() == mine
+    if command != "split":  # which has no --to
+        MLX_COMMANDS[command](tmp_path / "mlx", tmp_path / "other", to="hf")
+        assert load_file(tmp_path / "other" / "model.safetensors").keys() == theirs
+
+
+def test_mlx_without_a_table_stays_in_its_form(tmp_path: Path) -> None:
+    wb.convert(write("olmoe", tmp_path / "whole"), tmp_path / "mlx", to="mlx")
+    (tmp_path / "mlx" / "config.json").write_text(json.dumps({"model_type": "unheard_of", "num_hidden_layers": 2}))
+    with pytest.raises(UnsupportedError, match="no table has the names that other programs read"):
+        wb.convert(tmp_path / "mlx", tmp_path / "other", to="hf")
+    wb.convert(tmp_path / "mlx", tmp_path / "kept")
+    before, after = (load_file(tmp_path / n / "model.safetensors") for n in ("mlx", "kept"))
+    assert before.keys() == after.keys()
+
+
+def test_a_slice_says_what_it_did_not_check(tmp_path: Path) -> None:
+    source = write("olmoe", tmp_path / "whole", lambda config: config.update(model_type="x", architectures=["X"]))
+    report = report_of(wb.plan_slice(source, tmp_path / "cut", layers="0", renumber=True))
+    assert any("isn't checked" in note for note in report.notes)
 
 
 #: A model, the layers that are kept, and what its config then says.

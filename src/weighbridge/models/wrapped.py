@@ -16,8 +16,10 @@ from typing import Final
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.arch.naming import MappingError
+from weighbridge.models.config.keys import value_at
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
+from weighbridge.models.transform.text_config import text_path, with_part
 
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
@@ -174,10 +176,9 @@ def _recounted(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
     """Yields the model with a count of config.json corrected, and a note."""
     for key, count, note in _corrected_counts(model):
-        config = json.loads(json.dumps(model.config))
-        text = config.get("text_config")
-        (text if isinstance(text, dict) and key in text else config)[key] = count
-        data = json.dumps(config, indent=2).encode()
+        path = text_path(model, (key,))
+        part = {**value_at(model.config, path), key: count}
+        data = json.dumps(with_part(model.config, path, part), indent=2).encode()
         yield replace(model, texts={**model.texts, "config.json": data}), f"config.json: {note}"
 
 
@@ -189,8 +190,7 @@ def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:
         mismatches = model.resolved.mismatches
     if len(mismatches) == 1 and mismatches[0].key == "vocab_size" and mismatches[0].actual > mismatches[0].declared:
         yield "vocab_size", mismatches[0].actual, f"{mismatches[0]}: the model has as many tokens as rows"
-    text = model.config.get("text_config")
-    count = (text if isinstance(text, Mapping) else model.config).get(_FURTHER)
+    count = value_at(model.config, text_path(model, (_FURTHER,))).get(_FURTHER)
     if isinstance(count, int) and count > 0:
         yield _FURTHER, 0, f"{_FURTHER} is {count}, but the tensors of these layers are missing: none is counted"
 

@@ -12,7 +12,7 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.gc_pause import paused
 from weighbridge.containers.formats import PIPELINE
 from weighbridge.conversion.options import (
@@ -275,11 +275,17 @@ def _to_comfy_folders(model: OpenModel, options: ComfyFolderOptions, kind: str) 
 
 
 def _from_mlx(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
-    """A folder of mlx-lm to be written for other programs, and notes; None for other models."""
+    """A folder of mlx-lm to be written for other programs, and notes; None for other models. UnsupportedError if no
+    table describes it."""
     from weighbridge.models.clients import is_mlx
 
-    if model.format == "gguf" or not is_mlx(model.config, model.metadata) or not model.described:
+    if model.format == "gguf" or not is_mlx(model.config, model.metadata):
         return None
+    if not model.described:
+        raise UnsupportedError(
+            f"{model.place.path} is in MLX's form, and no table has the names that other programs read",
+            hint="leave --to out, and the copy stays in MLX's form; --arch-file adds a table",
+        )
     from weighbridge.models.wrapped import from_mlx_lm
 
     return from_mlx_lm(model)

@@ -286,7 +286,11 @@ def _slice(model: OpenModel, layers: LayerSelection, renumber: bool) -> Transfor
 def _unread(before: OpenModel, after: OpenModel) -> Iterator[str]:
     """Reports the tensors that the model ignores in their new layers. Raises UsageError if the config describes other
     layers than the remaining ones, as it does if no rule covers a key."""
-    if not before.described or not before.resolved.report.ok:
+    if not before.described:
+        yield "no table describes the model: whether config.json fits the remaining layers isn't checked"
+        return
+    if not before.resolved.report.ok:
+        yield "the model doesn't fit its table: whether config.json fits the remaining layers isn't checked"
         return
     try:
         report = after.resolved.report

@@ -138,10 +138,10 @@ def _target(model: OpenModel, draft: PlanBuilder, kind: str) -> LoaderSettings |
             return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
 
         from weighbridge.conversion.plan.fingerprint import alike  # late: few models have copies
+        from weighbridge.models.tied_copies import copied_names
 
-        rows, tensors = model.family.rows, dict(draft.tensors)
-        for role, tied in model.family.copied.items():  # copies are left out of a folder
-            name, original = rows[role].names["gguf"], rows[tied].names["gguf"]
+        tensors = dict(draft.tensors)
+        for role, name, original in copied_names(model.family):  # copies are left out of a folder
             if name in tensors and (role, ()) not in model.roles and alike(tensors[name], tensors[original]):
                 del tensors[name]
         return settings.of_gguf(Metadata(kvs(draft.metadata)), model.family, tensors, vector)
