@@ -105,5 +105,5 @@ def check_comfy_format(name: str) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ComfySetOptions:
     comfy_folders: bool = option(
-        "Write a pipeline's parts into ComfyUI's diffusion_models/, vae/ and text_encoders/.", True, section=TARGET
+        "Write a pipeline's parts into ComfyUI's diffusion_models/, vae/ and text_encoders/.", False, section=TARGET
     )

@@ -16,10 +16,8 @@ from typing import Final
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.arch.naming import MappingError
-from weighbridge.models.config.keys import value_at
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
-from weighbridge.models.transform.text_config import text_path, with_part
 
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
@@ -175,6 +173,9 @@ def _recounted(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 
 def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
     """Yields the model with a count of config.json corrected, and a note."""
+    from weighbridge.models.config.keys import value_at
+    from weighbridge.models.transform.text_config import text_path, with_part  # late: few models need it
+
     for key, count, note in _corrected_counts(model):
         path = text_path(model, (key,))
         part = {**value_at(model.config, path), key: count}
@@ -185,6 +186,9 @@ def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
 def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:
     """Yields config keys with the count that the tensors have, and a note: the rows of the embedding, if config.json
     declares fewer tokens; no layers that predict further tokens, if config.json counts some that are missing."""
+    from weighbridge.models.config.keys import value_at
+    from weighbridge.models.transform.text_config import text_path  # late, likewise
+
     mismatches: Sequence[SizeMismatch] = ()
     with suppress(UnsupportedError):
         mismatches = model.resolved.mismatches
