@@ -5,7 +5,7 @@ Reads headers, and the data that `probe` declares. Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -114,7 +114,7 @@ def _build(
         model, renamed = (model, []) if keep_names or unwrap is None else unwrap(model)
     if calibrate is not None:
         to_draft = partial(_to_scheme if isinstance(options, SchemeOptions) else _to_mlx, calibrate=calibrate)
-    elif asked and isinstance(options, HfOptions | TorchFolderOptions) and (found := _from_mlx(model)) is not None:
+    elif asked and isinstance(options, HfOptions | TorchFolderOptions) and (found := _from_mlx(model, renamed)):
         model, to_draft, renamed = found[0], partial(_to_folder, from_mlx=True), [*renamed, *found[1]]
     draft = to_draft(model, options, kind)
     if kind in _WITH_CONFIG and not isinstance(options, _UNCHECKED):
@@ -274,14 +274,16 @@ def _to_comfy_folders(model: OpenModel, options: ComfyFolderOptions, kind: str) 
     raise UsageError(f"{model.place.path} isn't a pipeline of several models", hint="leave out --comfy-folders")
 
 
-def _from_mlx(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
-    """A folder of mlx-lm to be written for other programs, and notes; None for other models. UnsupportedError if no
-    table describes it."""
+def _from_mlx(model: OpenModel, renamed: Sequence[str]) -> tuple[OpenModel, list[str]] | None:
+    """A folder of mlx-lm to be written for other programs, and notes; None for other models. `renamed`: notes on names
+    that are replaced, such as mlx-vlm's. UnsupportedError if no table has the names."""
     from weighbridge.models.clients import is_mlx
 
     if model.format == "gguf" or not is_mlx(model.config, model.metadata):
         return None
     if not model.described:
+        if renamed:
+            return None
         raise UnsupportedError(
             f"{model.place.path} is in MLX's form, and no table has the names that other programs read",
             hint="leave --to out, and the copy stays in MLX's form; --arch-file adds a table",
