@@ -34,7 +34,7 @@ from weighbridge.conversion.plan.builder import (
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
-from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.registry import lacks_encoder, projector_of_hf
 from weighbridge.models.arch.tables.spec import INTEGERS
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
@@ -155,7 +155,11 @@ def _from_ggml(model: OpenModel, options: GgufOptions) -> PlanBuilder:
 
 def _mmproj_hint(model: OpenModel) -> str:
     """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
-    return "" if projector_of_hf(model.config) is None else "; wb convert SRC DST.gguf --mmproj writes it"
+    if (projector := projector_of_hf(model.config)) is None:
+        return ""
+    if lacks_encoder(projector, model.index.by_name):
+        return f"; llama.cpp loads no mmproj file without {projector.document.encoder.rstrip('.')}"
+    return "; wb convert SRC DST.gguf --mmproj writes it"
 
 
 def _stored_tensors(

@@ -255,6 +255,12 @@ def projector_of_hf(config: Mapping[str, Any]) -> Family | None:
     return next((table for table in naming if table.architecture(config) is not None), None)
 
 
+def lacks_encoder(projector: Family, names: Collection[str]) -> bool:
+    """Whether a model has nothing that sees or hears, so that llama.cpp loads no mmproj file of it."""
+    encoder = projector.document.encoder
+    return bool(encoder) and not any(name.startswith(encoder) for name in names)
+
+
 def projector_of_gguf(metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Family:
     """The projector of a GGUF of architecture `clip`. If several classes have its types, it is the one whose conditions
     match the keys and tensors (`names`), else the first one without conditions. UnsupportedError if no table has
