@@ -88,6 +88,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     draft.notes += copies(model, named)
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
+    draft.sources = (*draft.sources, *(module.file for module in dense))
     named = {**{module.name: module.weight for module in dense}, **named}
     rank = reranker.rerank_entry(model, options.rerank)
     draft.requested = frozenset() if options.rerank is None else frozenset({f"{family.gguf}.pooling_type"})
