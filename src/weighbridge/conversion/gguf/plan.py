@@ -71,6 +71,10 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
 
         model, target = drafts.with_target(model, options.target_model)
+    if options.task_adapter:
+        from weighbridge.conversion.gguf import task_adapters  # late: few models have any
+
+        return task_adapters.to_gguf(model, options.task_adapter)
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
