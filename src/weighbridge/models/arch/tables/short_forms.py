@@ -181,6 +181,12 @@ def _meta(section: Document) -> Document:
     }
 
 
+def _mlx(section: Document) -> Document:
+    """`mlx` with the values that it requires expanded."""
+    required = [*map(_joined, section.get("requires_value", ()))]
+    return {**_entries(section), **({"requires_value": required} if required else {})}
+
+
 def key_value(entry: Any) -> Any:
     """A key-value from its short form: its name in key_values.toml, `NAME = CONFIG` for a key of config.json that a
     GGUF holds, `NAME <- CONFIG` (or a value) for one that is only written; `:=` and `:<-` replace the shared key-value.
@@ -227,5 +233,5 @@ def _types() -> Mapping[str, str]:
 
 _SECTIONS: Final = {
     "role": _roles, "fuse": _fuses, "size": _sources, "layers": _sources, "architecture": _classes, "meta": _meta,
-    "dialect": _entries, "mlx": _entries, "tensor_parallel": _splits,
+    "dialect": _entries, "mlx": _mlx, "tensor_parallel": _splits,
 }  # fmt: skip
