@@ -267,6 +267,7 @@ REFUSED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "ffn_config.ffn_act_fn.name": {"ffn_config": {
             "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2, "ffn_act_fn": {"name": "gelu"}}},
     }),
+    "falcon-h1": ("falcon-h1", {"mamba_n_groups": {"mamba_n_groups": 2, "mamba_rms_norm": True}}),
     "gpt2": ("gpt2", {
         "n_inner": {"n_inner": 96}, "tie_word_embeddings": {"tie_word_embeddings": False},
         "activation_function": {"activation_function": "gelu"},

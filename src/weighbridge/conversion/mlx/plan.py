@@ -134,7 +134,7 @@ def _refuse_unsupported(model: OpenModel) -> None:
     wrong = [
         f"{key} = {value}" for key, value in values.items() if (any(value) if is_list(value) else value is not None)
     ]
-    wrong += [f"{x.config} = {lookup(facts, x.config)}: {x.why}" for x in rules.requires_value if differs(x, facts)]
+    wrong += [f"{x.config} = {lookup(facts, x.config)!r} ({x.why})" for x in rules.requires_value if differs(x, facts)]
     if wrong:
         raise UnsupportedError(
             f"mlx-lm's {model.config['model_type']} can't compute {', '.join(wrong)}",
