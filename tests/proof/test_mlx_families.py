@@ -246,6 +246,9 @@ def test_the_modules_are_quantized_that_mlx_lm_quantizes(name: str, folder_of: M
     quantized = loaded(tmp_path / "mlx")
     found = {path: (m.group_size, m.bits) for path, m in quantized.named_modules() if hasattr(m, "bits")}
     assert found == want
+    for form in ("plain", "mlx"):
+        wb.convert(tmp_path / form, tmp_path / f"{form}-back", to="hf")
+    assert _files(tmp_path / "plain-back").keys() == _files(tmp_path / "mlx-back").keys()
     assert models.rms_error(computed(quantized)[0], forward(folder_of(case), IDS)) < 1.0
 
 
