@@ -340,6 +340,16 @@ def test_mlx_lm_ignores_it(name: str, changes: dict[str, Any], folder_of: Maker,
     assert ignores(name, changes, folder_of, tmp_path)
 
 
+def test_a_tied_solar_open_is_listed_as_one_that_mlx_lm_wont_load(folder_of: Maker, tmp_path: Path) -> None:
+    """Its class always has an output, as GLM 4.5's."""
+    case, _ = MODELS["solar-open"]
+    source = folder_of(replace(case, options=case.options | {"tie_word_embeddings": True}))
+    with wb.plan_convert(source, tmp_path / "mlx", to="mlx") as plan:
+        assert any("mlx-lm won't load it" in loss.message for loss in plan.losses)
+        plan.run()
+    assert "Missing 1 parameters" in str(refusal(tmp_path / "mlx"))
+
+
 @pytest.mark.parametrize("changes", [{"clip_qkv": None}, {"rope_theta": None}])
 def test_mlx_lms_dbrx_needs_a_clamp_and_a_base(changes: dict[str, Any], folder_of: Maker, tmp_path: Path) -> None:
     settings = {"attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 5000.0} | changes}
