@@ -42,7 +42,8 @@ def check_settings(model: OpenModel, draft: PlanBuilder, kind: str) -> list[Loss
 
     Raises UnsupportedError for a setting that would mean something else in the target.
     """
-    if not draft.tensors:
+    kind_of_file = draft.metadata.get("general.type")
+    if not draft.tensors or (isinstance(kind_of_file, KV) and kind_of_file.value == "adapter"):
         return []
     model = draft.described or model
     if model.format == kind == "gguf":

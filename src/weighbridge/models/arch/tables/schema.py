@@ -452,9 +452,8 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
             "the object `FOLDER`; the order of the tensors: the table's, or as stored"
         ),
     ] = {}
-    defaults: Annotated[
-        ByKey, _doc("values of keys that a config leaves out; a table, or a list of tables and names in usual.toml")
-    ] = {}
+    encoder: Annotated[str, _doc("prefix of an encoder without which llama.cpp loads no mmproj file of the class")] = ""
+    defaults: Annotated[ByKey, _doc("values of absent keys; a table, or a list of tables and names in usual.toml")] = {}
     config_rules: Annotated[
         Words,
         _doc(
