@@ -386,12 +386,17 @@ def test_why_a_family_has_no_mlx_names_is_said(name: str, why: str, tmp_path: Pa
 
 def test_mlx_lms_olmo_fails_on_two_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its mask is a word since mlx-lm's other classes hand it to a fused kernel. It also needs AI2's own package."""
-    import importlib
+    from importlib.util import find_spec, module_from_spec
 
     import mlx.core as mx
 
-    monkeypatch.setitem(sys.modules, "hf_olmo", ModuleType("hf_olmo"))
-    olmo = importlib.import_module("mlx_lm.models.olmo")
+    spec = find_spec("mlx_lm.models.olmo")
+    assert spec is not None
+    assert spec.loader is not None
+    olmo: Any = module_from_spec(spec)
+    for name, module in {"hf_olmo": ModuleType("hf_olmo"), spec.name: olmo}.items():
+        monkeypatch.setitem(sys.modules, name, module)  # and no longer for other tests
+    spec.loader.exec_module(olmo)
     sizes = {"d_model": 32, "n_layers": 1, "mlp_hidden_size": 64, "n_heads": 2, "vocab_size": 9, "embedding_size": 9}
     model = olmo.Model(olmo.ModelArgs(model_type="olmo", **sizes))
     assert model(mx.array([[1]])).shape == (1, 1, 9)
