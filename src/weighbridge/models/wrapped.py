@@ -39,7 +39,7 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     if model.index.metadata.get("format") == "mlx" and (with_towers := _from_mlx_vlm(model)):
         return with_towers
     if _fits(model):
-        return model, []
+        return from_mlx_lm(model) if model.index.metadata.get("format") == "mlx" else (model, [])
     if renamed := _from_other_names(model):
         return renamed
     if recounted := _recounted(model):
@@ -89,6 +89,19 @@ def _under(model: OpenModel, names: Mapping[str, str], note: str) -> OpenModel:
 def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
     """Returns the model under Hugging Face's names if its names are mlx-vlm's, else unchanged."""
     return _from_mlx_vlm(model) or (model, [])
+
+
+def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
+    """Two models to compare, unless both have the same names and shapes: folders of mlx-vlm under Hugging Face's names,
+    those of mlx-lm with the layers that they have."""
+    left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
+    if left == right:
+        return a, b
+    first, second = (
+        from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
+        for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])
+    )
+    return first, second
 
 
 def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:

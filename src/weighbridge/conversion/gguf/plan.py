@@ -9,13 +9,14 @@ an image or video model: `conversion/gguf/diffusion.py`
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import F32, DType, requested_dtype
-from weighbridge.base.errors import RefusedError
+from weighbridge.base.errors import RefusedError, WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
@@ -35,10 +36,11 @@ from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import lacks_encoder, projector_of_hf
-from weighbridge.models.arch.tables.spec import INTEGERS
+from weighbridge.models.arch.tables.spec import INTEGERS, Role
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
+from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tied_copies import copies
 from weighbridge.models.wrapped import unwrapped
@@ -232,12 +234,32 @@ def _from_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     keys = metadata.kept_keys(model.metadata)
     if options.dtype is not None:
         requested = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
+        dtype_of = _dtypes_of(model)
         for name, node in model.stored.items():
-            dtype = dtype_policy.gguf_dtype(name, node.spec, requested)
+            dtype = dtype_of(name, node, requested)
             draft.tensors[name] = cast_for_gguf(name, node, dtype, requested, draft)
         keys = metadata.with_file_type(keys, requested)
     draft.metadata = metadata.with_alignment(metadata.named(keys, options.name), options.align)
     return draft
+
+
+def _dtypes_of(model: OpenModel) -> Callable[[str, Node, DType], DType]:
+    """The rule for the types of a GGUF's tensors, by name and requested type: that of its family or projector, so that
+    a cast has the types of a conversion from the original folder; the usual rule for an unknown architecture."""
+    from weighbridge.conversion.gguf.mmproj import tower_dtype
+
+    rows: Mapping[str, Role] = {}
+    f32: Sequence[str] = ()
+    with suppress(WeighbridgeError):
+        f32 = model.family.dialects["gguf"].f32
+        rows = model.family.rows_of("gguf", model.sizes, model.stored) if is_mmproj(model) else {}
+
+    def dtype(name: str, node: Node, requested: DType) -> DType:
+        if name in rows:
+            return tower_dtype(rows[name], name, node.spec, requested)
+        return dtype_policy.gguf_dtype(name, node.spec, requested, f32)
+
+    return dtype
 
 
 def to_generic_gguf(model: OpenModel, options: GenericGgufOptions) -> PlanBuilder:

@@ -19,6 +19,7 @@ from msgspec import Struct, convert
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
+from weighbridge.containers.base import Index
 from weighbridge.models.arch.config import value_at
 from weighbridge.models.mlxlm.joins import JoinedRows, PackedExperts, Parted, SplitHeads, with_joins, without_joins
 from weighbridge.models.model import OpenModel
@@ -163,14 +164,12 @@ def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
     return table().model.get(kind) if isinstance(kind, str) else None
 
 
-def is_of_mlx_vlm(model: OpenModel) -> bool:
+def is_of_mlx_vlm(config: Mapping[str, Any], index: Index) -> bool:
     """Whether a folder in MLX's form has towers, so that mlx-vlm reads it and mlx-lm doesn't."""
-    names = tower_names(model.config) if model.index.metadata.get("format") == "mlx" else None
+    names = tower_names(config) if index.metadata.get("format") == "mlx" else None
     if names is None:
         return False
-    seen = (
-        (names.towers and name.startswith(names.towers)) or not table().quantizes(name) for name in model.index.by_name
-    )
+    seen = ((names.towers and name.startswith(names.towers)) or not table().quantizes(name) for name in index.by_name)
     return any(seen)
 
 
@@ -309,7 +308,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     from weighbridge.tensors.nodes import as_node  # late: numpy
 
     names = tower_names(model.config)
-    if names is None or not is_of_mlx_vlm(model):
+    if names is None or not is_of_mlx_vlm(model.config, model.index):
         return None
     copies: list[Dropped] = []
     parts: dict[str, Node] = {}
