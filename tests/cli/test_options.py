@@ -251,6 +251,7 @@ SPECIAL: Mapping[str, Any] = {
     "name": "Another", "rms_eps": 0.5, "context_length": 17, "scheme": "w8a8", "q_bits": 8, "q_group_size": 64,
     "sym": False, "act_order": "none", "damp": 0.5, "smooth": 0.5, "q_mode": "mxfp4", "recipe": "mixed_2_6",
     "comfy_quant": "fp8_scaled", "dtype": None, "base": None, "projector": None, "graph": None, "kv": {"my.own": 1},
+    "task_adapter": "separation",
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ multiplies by them and knows neither biases nor activations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -27,16 +26,16 @@ _FILE: Final = "model.safetensors"
 
 
 class DenseModule(NamedTuple):
-    """`folder`: "2_Dense". `file`: that of its weights. `name`: the GGUF's tensor. `weight`: (out, in)."""
+    """`folder`: "2_Dense". `name`: the GGUF's tensor. `weight`: (out, in)."""
 
     folder: str
-    file: Path
     name: str
     weight: LogicalTensor
 
 
-def dense_modules(model: OpenModel, requested: bool | None) -> list[DenseModule]:
-    """Returns the matrices that the GGUF of a folder gets. `requested`: None for the family's default.
+def dense_modules(model: OpenModel, requested: bool | None, draft: PlanBuilder) -> list[DenseModule]:
+    """Returns the matrices that the GGUF of a folder gets, and adds their files to the draft's sources. `requested`:
+    None for the family's default.
 
     Raises UnsupportedError if they are requested and the family has none, or llama.cpp can't compute with one, and
     FormatError if a module lacks its file or the file another shape than its config.
@@ -55,7 +54,8 @@ def dense_modules(model: OpenModel, requested: bool | None) -> list[DenseModule]
                 f"modules.json: {folder}: a {model.family.gguf} GGUF has places for {', '.join(places)}",
                 hint="leave all of them out: --no-dense-modules",
             )
-        modules.append(DenseModule(folder, model.place.folder / folder / _FILE, places[folder], _weight(model, folder)))
+        modules.append(DenseModule(folder, places[folder], _weight(model, folder)))
+        draft.sources = (*draft.sources, model.place.folder / folder / _FILE)
     _check_widths(model, modules)
     return modules
 

@@ -72,10 +72,6 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
 
         model, target = drafts.with_target(model, options.target_model)
-    if options.task_adapter:
-        from weighbridge.conversion.gguf import task_adapters  # late: few models have any
-
-        return task_adapters.to_gguf(model, options.task_adapter)
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
@@ -87,8 +83,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     order = decision.head_last(as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch"), decides)
     draft.notes += copies(model, named := model.resolved.save("gguf", source_order=order))
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
-    dense = dense_modules.dense_modules(model, options.dense_modules)
-    draft.sources = (*draft.sources, *(module.file for module in dense))
+    dense = dense_modules.dense_modules(model, options.dense_modules, draft)
     named = {**{module.name: module.weight for module in dense}, **named}
     rank = reranker.rerank_entry(model, options.rerank)
     draft.requested = frozenset() if options.rerank is None else frozenset({f"{family.gguf}.pooling_type"})

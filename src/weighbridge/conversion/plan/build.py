@@ -233,6 +233,10 @@ def _mlx_sharded(options: MlxFolderOptions) -> MlxFolderOptions:
 
 
 def _to_gguf(model: OpenModel, options: GgufOptions, kind: str) -> PlanBuilder:
+    if options.task_adapter:
+        from weighbridge.conversion.gguf import task_adapters
+
+        return task_adapters.to_gguf(model, options.task_adapter)
     from weighbridge.conversion.gguf.plan import to_gguf
 
     return to_gguf(model, options)
