@@ -4,7 +4,7 @@
     "x.*.qkv" = ["y.*.to_q", "y.*.to_k", ...]     its rows, split: all parts but the last are square, or all are equal
     { to = ["y.*.to_q", ...], grouped = true }    its rows, split: the first part is square, the others are equal
     { to = "norm_out.linear", swap = true }       the two halves of its rows change places, if it has two (scale, shift)
-    { to = "attn.to_q", pointwise = true }        a convolution with 1 x 1 kernels in the file, a matrix in the folder
+    { to = "attn.to_q", pointwise = 2 }           a convolution with 1 x 1 kernels in the file, a matrix in the folder
     { to = "text_projection.weight", transposed = true }
 
 `*` matches a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
@@ -40,7 +40,7 @@ class NameRow(NamedTuple):
     original: str
     diffusers: tuple[str, ...]
     swap: bool = False
-    pointwise: bool = False
+    pointwise: int = 0
     transposed: bool = False
     grouped: bool = False
 
@@ -132,7 +132,7 @@ def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
         for template, value in entries.items():
             columns = value if isinstance(value, dict) else {"to": value}
             to = (columns["to"],) if isinstance(columns["to"], str) else tuple(columns["to"])
-            flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed", "grouped")}
+            flags = {flag: columns[flag] for flag in ("swap", "pointwise", "transposed", "grouped") if flag in columns}
             below = parts[columns["parts"]] if "parts" in columns else {"": ""}
             for original, *names in _numbered((template, *to), counts):
                 for inner, name in below.items():
@@ -240,7 +240,7 @@ def joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping
     if row.transposed:
         return transpose(first)
     if row.pointwise and len(first.spec.shape) == 2:
-        return reshape(first, (*first.spec.shape, 1, 1))
+        return reshape(first, (*first.spec.shape, *[1] * row.pointwise))
     if row.swap:
         return _swapped(first, _width(name, tensors))
     return concat(parts)
