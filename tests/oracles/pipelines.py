@@ -75,8 +75,12 @@ def flattened(parts: Parts) -> Parts:
     }
 
 
-def write(folder: Path, parts: Mapping[str, Tensors], index: Mapping[str, Any] | None = None) -> Path:
-    """Writes the folder, with a scheduler and a tokenizer. `index`: further entries of model_index.json."""
+def write(
+    folder: Path, parts: Mapping[str, Tensors], index: Mapping[str, Any] | None = None,
+    classes: Mapping[str, str] | None = None,
+) -> Path:  # fmt: skip
+    """Writes the folder, with a scheduler and a tokenizer. `index`: further entries of model_index.json. `classes`: of
+    parts, instead of those of FLUX.1."""
     listed: dict[str, Any] = {
         "_class_name": "SmallPipeline",
         "_diffusers_version": "0.42.1",
@@ -85,7 +89,9 @@ def write(folder: Path, parts: Mapping[str, Tensors], index: Mapping[str, Any] |
     for part, tensors in parts.items():
         text = part.startswith("text")
         is_t5 = "shared.weight" in tensors
-        class_name = ("T5EncoderModel" if is_t5 else "CLIPTextModel") if text else _CLASSES.get(part, "Model")
+        class_name = (
+            ("T5EncoderModel" if is_t5 else "CLIPTextModel") if text else (classes or _CLASSES).get(part, "Model")
+        )
         listed[part] = ["transformers" if text else "diffusers", class_name]
         place = folder / part
         place.mkdir(parents=True)

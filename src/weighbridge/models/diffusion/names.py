@@ -10,7 +10,8 @@
 `*` matches a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
 of [parts.resnet], below the module. `{3b+l+1}` is computed for each b and l of [counts]. A table `like` another begins
 with its rows; of two rows with one name in diffusers, the last counts. `models`: ids of rows of diffusion.toml.
-[older] has endings of modules in older versions of diffusers, and those that replaced them.
+`also`: classes with the names of `class`. [older] has endings of modules in older versions of diffusers, and those that
+replaced them.
 """
 
 from __future__ import annotations
@@ -55,11 +56,13 @@ class NamePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class NameTable:
-    """The rows of a model, and its class in diffusers. `older`: endings of modules in older versions -> today's."""
+    """The rows of a model, and its class in diffusers. `older`: endings of modules in older versions -> today's.
+    `also`: classes with the same names."""
 
     class_name: str
     rows: tuple[NameRow, ...]
     older: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
     _originals: dict[str, Any] = field(default_factory=dict, compare=False)
     _diffusers: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -68,6 +71,10 @@ class NameTable:
             _insert(self._originals, row.original, (row, 0))
             for part, name in enumerate(row.diffusers):
                 _insert(self._diffusers, name, (row, part))
+
+    def count(self, names: Iterable[str]) -> int:
+        """The number of names in diffusers that the table has."""
+        return sum(self.place_of(self.current(name), diffusers=True) is not None for name in names)
 
     def place_of(self, name: str, *, diffusers: bool) -> NamePlace | None:
         """The place of a tensor by its name in diffusers or in a single file; None if the table lacks it."""
@@ -120,7 +127,7 @@ def table(model: str) -> NameTable | None:
 
 def build_table(raw: Mapping[str, Any]) -> NameTable:
     """The rows of a table."""
-    return NameTable(raw["class"], tuple(_rows(raw)), raw.get("older", {}))
+    return NameTable(raw["class"], tuple(_rows(raw)), raw.get("older", {}), tuple(raw.get("also", ())))
 
 
 def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
