@@ -20,7 +20,8 @@ _HEAD = """\
 # What mlx-lm {version} reads of a config.json by model_type, from the parameters of its `ModelArgs`: made by
 # `python -m tests.models.record_mlx_fields`.
 # `required`: no default; `null`: the default is None; `part`: the object of the config
-# that has these keys. A key that isn't here is one that mlx-lm doesn't read.
+# that has these keys; `by_type`: unless it is of another model_type that has a row. A key that isn't here is one that
+# mlx-lm doesn't read. "TYPE CLASS": a class of transformers that it doesn't read as others of its model_type.
 """
 _CALLS = re.compile(r"(\w+(?:\.\w+)?)\.from_dict\((?:args|self)\.text_config\)")
 
@@ -34,13 +35,14 @@ def recorded() -> str:
 
 
 def _rows() -> dict[str, dict[str, Any]]:
-    from mlx_lm.utils import MODEL_REMAPPING
+    from mlx_lm.utils import MODEL_ARCHITECTURE_REMAPPING, MODEL_REMAPPING
 
     ours = {a.model_type for f in families().values() for a in f.architectures.values()}
+    apart = {f"{kind} {name}": module for (kind, name), module in MODEL_ARCHITECTURE_REMAPPING.items()}
     rows = {}
-    for name in ours | {"ministral3"}:
+    for name in ours | {"ministral3"} | apart.keys():
         try:
-            module = importlib.import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(name, name)}")
+            module = importlib.import_module(f"mlx_lm.models.{(MODEL_REMAPPING | apart).get(name, name)}")
         except (ImportError, SystemExit):  # of OLMo, without the package of its own
             continue
         rows[name] = _row(module)
@@ -56,7 +58,8 @@ def _row(module: Any) -> dict[str, Any]:
     inner: Any = home
     for name in called[-1].split("."):  # the last: of every type that no other line claims
         inner = getattr(inner, name)
-    return {"part": "text_config"} | _fields(inner)
+    chosen = {"by_type": True} if len({*called}) > 1 else {}
+    return {"part": "text_config", **chosen} | _fields(inner)
 
 
 def _fields(cls: Any) -> dict[str, Any]:

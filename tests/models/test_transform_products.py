@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.family_judges import golden as families
 from tests.models.projector_cases import golden, write_folder
+from tests.oracles.families import CASES
 from tests.oracles.ours import report_of
 
 import weighbridge as wb
@@ -158,12 +159,19 @@ def summed(base: dict[str, np.ndarray], lora: Path) -> dict[str, np.ndarray]:
 
 #: Models whose class in mlx-lm lacks tensors that the family's needs.
 ONE_WAY = {"ernie4.5-moe"}
+#: Settings that mlx-lm's class can't compute.
+UNCOMPUTED = {"ling3": ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")}
 
 
 @pytest.mark.parametrize("name", [name for name, case in families().items() if case.get("mlx")])
 def test_a_folder_of_mlx_leads_back(name: str, tmp_path: Path) -> None:
     """Under the names and layouts of Hugging Face, without what mlx-lm's class lacks, which the way there lists."""
-    source = write(name, tmp_path / "whole")
+
+    def change(config: dict[str, Any]) -> None:
+        for key in UNCOMPUTED.get(name, ()):
+            del config[key]
+
+    source = write(name, tmp_path / "whole", change)
     plan = wb.plan_convert(source, tmp_path / "mlx", to="mlx")
     wb.convert(source, tmp_path / "mlx", to="mlx")
     if name in ONE_WAY:
@@ -175,7 +183,9 @@ def test_a_folder_of_mlx_leads_back(name: str, tmp_path: Path) -> None:
     assert after.keys() <= before.keys()
     assert after.keys() == before.keys() or plan.losses
     for tensor, values in after.items():
-        assert np.allclose(values, before[tensor], atol=1e-6), tensor
+        padded = CASES[name].tails.get(tensor.rpartition(".")[2])
+        found, expected = (a[:padded] if padded else a for a in (values, before[tensor]))
+        assert np.allclose(found, expected, atol=1e-6), tensor
     assert not json.loads((tmp_path / "back" / "config.json").read_text()).keys() & {"quantization"}
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Shape
-from weighbridge.containers.base import Finding
+from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.location import WrappedPath
 from weighbridge.models.llamacpp import rules as llamacpp
@@ -17,6 +17,7 @@ from weighbridge.models.model import OpenModel
 
 LLAMA_CPP: Final = "llama.cpp"
 MLX_LM: Final = "mlx-lm"
+MLX_VLM: Final = "mlx-vlm"
 TRANSFORMERS: Final = "transformers"
 
 
@@ -38,7 +39,19 @@ def client_of(model: OpenModel) -> str:
     """Returns the program that a model's form is for."""
     if model.format == "gguf":
         return LLAMA_CPP
-    return MLX_LM if is_mlx(model.json("config.json") or {}, model.metadata) else TRANSFORMERS
+    config = model.json("config.json") or {}
+    if not is_mlx(config, model.metadata):
+        return TRANSFORMERS
+    return MLX_LM if is_for_mlx_lm(config, model.index) else MLX_VLM
+
+
+def is_for_mlx_lm(config: Mapping[str, Any], index: Index) -> bool:
+    """Whether a folder is in MLX's form and has no towers, which mlx-vlm reads."""
+    if not is_mlx(config, index.metadata):
+        return False
+    from weighbridge.models.mlxlm.towers import is_of_mlx_vlm  # late: only folders of MLX need its table
+
+    return not is_of_mlx_vlm(config, index)
 
 
 class Packaging(NamedTuple):

@@ -39,7 +39,7 @@ def unwrapped(model: OpenModel) -> tuple[OpenModel, list[str]]:
     if model.index.metadata.get("format") == "mlx" and (with_towers := _from_mlx_vlm(model)):
         return with_towers
     if _fits(model):
-        return model, []
+        return from_mlx_lm(model) if model.index.metadata.get("format") == "mlx" else (model, [])
     if renamed := _from_other_names(model):
         return renamed
     if recounted := _recounted(model):
@@ -89,6 +89,19 @@ def _under(model: OpenModel, names: Mapping[str, str], note: str) -> OpenModel:
 def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
     """Returns the model under Hugging Face's names if its names are mlx-vlm's, else unchanged."""
     return _from_mlx_vlm(model) or (model, [])
+
+
+def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
+    """Two models to compare, unless both have the same names and shapes: folders of mlx-vlm under Hugging Face's names,
+    those of mlx-lm with the layers that they have."""
+    left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
+    if left == right:
+        return a, b
+    first, second = (
+        from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
+        for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])
+    )
+    return first, second
 
 
 def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
@@ -173,8 +186,8 @@ def _recounted(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 
 def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
     """Yields the model with a count of config.json corrected, and a note."""
-    from weighbridge.models.config.keys import value_at
-    from weighbridge.models.transform.text_config import text_path, with_part  # late: few models need it
+    from weighbridge.models.arch.config import value_at, with_part
+    from weighbridge.models.transform.text_config import text_path  # late: few models need it
 
     for key, count, note in _corrected_counts(model):
         path = text_path(model, (key,))
@@ -186,7 +199,7 @@ def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
 def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:
     """Yields config keys with the count that the tensors have, and a note: the rows of the embedding, if config.json
     declares fewer tokens; no layers that predict further tokens, if config.json counts some that are missing."""
-    from weighbridge.models.config.keys import value_at
+    from weighbridge.models.arch.config import value_at
     from weighbridge.models.transform.text_config import text_path  # late, likewise
 
     mismatches: Sequence[SizeMismatch] = ()

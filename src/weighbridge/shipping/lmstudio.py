@@ -13,7 +13,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.result import Progress
 from weighbridge.io.sink import StoreWriter
-from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
+from weighbridge.models.clients import LLAMA_CPP, MLX_LM, MLX_VLM, client_of, loads
 from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
@@ -50,7 +50,7 @@ def prepare(request: ShipRequest) -> ShipPlan:
     run = (f"lms load {publisher}/{model}",)
     report = ShipReport("lmstudio", str(request.path), f"{publisher}/{model}", run=run)
     with open_headers(request.path, request.source).model as source:
-        if options.type is None and in_place(source) and client_of(source) in (LLAMA_CPP, MLX_LM):
+        if options.type is None and in_place(source) and client_of(source) in (LLAMA_CPP, MLX_LM, MLX_VLM):
             return _copy_plan(request, source, report, root, folder)
     staged = folder / f"{model}{f'-{options.type.upper()}' if options.type else ''}.gguf"
     parts = as_gguf(request, staged)

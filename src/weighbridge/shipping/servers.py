@@ -264,7 +264,7 @@ def mlx(request: ShipRequest) -> ShipPlan:
                          hint="add --device")  # fmt: skip
     refuse_modelfile(request.path, "mlx-lm")
     with open_headers(request.path, request.source).model as model:
-        checks, program = tuple(_mlx_checks(model)), "mlx_vlm" if is_of_mlx_vlm(model) else "mlx_lm"
+        checks, program = tuple(_mlx_checks(model)), "mlx_vlm" if is_of_mlx_vlm(model.config, model.index) else "mlx_lm"
     place = shlex.quote(str(request.path if request.path.is_dir() else request.path.parent))
     run = (f"{program}.chat --model {place}", f"{program}.server --model {place}")
     notes = _device_notes(request, "mlx")
@@ -281,7 +281,7 @@ def _mlx_checks(model: OpenModel) -> Iterator[ShipCheck]:
     loads = method is None or str(method).lower() in _MLX_METHODS
     yield ShipCheck("quantization", loads, str(method or "none") if loads else
                     f"mlx-lm doesn't load {method}: wb convert SRC DST --to mlx --q-bits 4")  # fmt: skip
-    if is_of_mlx_vlm(model):
+    if is_of_mlx_vlm(model.config, model.index):
         yield ShipCheck("model", True, f"mlx-vlm has a class for {model.config['model_type']}")
     elif ok:
         yield _loads_check(in_mlx_lm(model))

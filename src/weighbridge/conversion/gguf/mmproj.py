@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import BY_NAME, F16, F32, DType
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
@@ -26,6 +26,7 @@ from weighbridge.conversion.options import GgufFileOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_for_gguf, one_way_losses
 from weighbridge.conversion.result import Loss
+from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import families_of_graph
 from weighbridge.models.arch.tables.spec import Role
@@ -33,6 +34,7 @@ from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.keys import all_hold, rules
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
+from weighbridge.models.config.settings import same_value
 from weighbridge.models.decision import decision_of
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
@@ -41,6 +43,7 @@ from weighbridge.models.llamacpp.towers import (
     PREPROCESSORS,
     Towers,
     candidate_of,
+    dimensions_of,
     towers_of,
     towers_of_gguf,
 )
@@ -163,13 +166,16 @@ def _check_preprocessor(model: OpenModel, towers: Towers, keys: Mapping[str, KV]
 
 class Projector(NamedTuple):
     """An mmproj file. `named`: its tensors under Hugging Face's names; `class_`: the class of the whole model;
-    `config`: the part of its config that describes the towers; `losses`: keys that no config has."""
+    `config`: the part of its config that describes the towers; `losses`: keys that no config has; `family` and `keys`:
+    its table and metadata."""
 
     path: Path
     named: Mapping[str, LogicalTensor]
     class_: str
     config: Mapping[str, Any]
     losses: tuple[str, ...]
+    family: Family
+    keys: Mapping[str, Any]
 
 
 #: Keys of a config that describe the whole model.
@@ -214,7 +220,7 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         prefix = family.architectures[class_].prefix
         named = {n: node for n, node in resolved.save("hf", prefix=prefix).items() if n not in copied}
         named |= batch_norms.unfolded(family, family.expansion("hf", resolved.sizes, prefix), named)
-        return Projector(source.place.path, named, class_, config, tuple(restored.losses))
+        return Projector(source.place.path, named, class_, config, tuple(restored.losses), family, source.metadata)
     except BaseException:
         source.close()
         raise
@@ -231,10 +237,33 @@ def add_towers(draft: PlanBuilder, projector: Projector) -> None:
     config = dict(projector.config)
     prepared = config.pop(PREPROCESSOR, None)
     whole = json.loads(draft.texts["config.json"])
-    draft.texts["config.json"] = metadata.json_text(_laid_over(whole, config))
+    whole = _laid_over(whole, config)
+    draft.texts["config.json"] = metadata.json_text(whole)
+    draft.losses += _changed_keys(projector, {**whole, PREPROCESSOR: prepared or {}})
     draft.losses += [Loss(text, effect="results") for text in projector.losses]
     if prepared is not None:
         draft.texts["preprocessor_config.json"] = metadata.json_text(prepared)
     kept = ", ".join(prepared or ()) or "nothing"
     draft.losses.append(Loss(f"preprocessor_config.json: an mmproj file has {kept}; take the rest from the original"))
     draft.sources = (*draft.sources, projector.path)
+
+
+def _changed_keys(projector: Projector, config: Mapping[str, Any]) -> list[Loss]:
+    """A loss for each key of an mmproj file that the folder's config, which has no place for it, implies otherwise."""
+    family = projector.family
+    try:
+        facts = {**config, **dimensions_of(family, projector.named)}
+        implied = {key: kv.value for key, kv in config_to_gguf(facts, family, file_type=0).items()}
+    except WeighbridgeError:  # sizes that only the original's files have
+        return []
+    pairs = ((key, value, implied[key]) for key, value in projector.keys.items() if key in implied)
+    return [
+        Loss(f"{key} = {_short(old)} has no place in config.json, which means {_short(new)}", effect="results")
+        for key, old, new in pairs
+        if key.startswith("clip.") and not same_value(old, new)
+    ]
+
+
+def _short(value: Any) -> str:
+    """A value with the digits of a number of 32 bits."""
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -9,13 +9,14 @@ an image or video model: `conversion/gguf/diffusion.py`
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import F32, DType, requested_dtype
-from weighbridge.base.errors import RefusedError
+from weighbridge.base.errors import RefusedError, WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
@@ -34,11 +35,12 @@ from weighbridge.conversion.plan.builder import (
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
-from weighbridge.models.arch.registry import projector_of_hf
-from weighbridge.models.arch.tables.spec import INTEGERS
+from weighbridge.models.arch.registry import lacks_encoder, projector_of_hf
+from weighbridge.models.arch.tables.spec import INTEGERS, Role
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
+from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tied_copies import copies
 from weighbridge.models.wrapped import unwrapped
@@ -71,6 +73,10 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
 
         model, target = drafts.with_target(model, options.target_model)
+    if options.task_adapter:
+        from weighbridge.conversion.gguf import task_adapters  # late: few models have any
+
+        return task_adapters.to_gguf(model, options.task_adapter)
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
@@ -88,6 +94,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     draft.notes += copies(model, named)
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
+    draft.sources = (*draft.sources, *(module.file for module in dense))
     named = {**{module.name: module.weight for module in dense}, **named}
     rank = reranker.rerank_entry(model, options.rerank)
     draft.requested = frozenset() if options.rerank is None else frozenset({f"{family.gguf}.pooling_type"})
@@ -155,7 +162,11 @@ def _from_ggml(model: OpenModel, options: GgufOptions) -> PlanBuilder:
 
 def _mmproj_hint(model: OpenModel) -> str:
     """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
-    return "" if projector_of_hf(model.config) is None else "; wb convert SRC DST.gguf --mmproj writes it"
+    if (projector := projector_of_hf(model.config)) is None:
+        return ""
+    if lacks_encoder(projector, model.index.by_name):
+        return f"; llama.cpp loads no mmproj file without {projector.document.encoder.rstrip('.')}"
+    return "; wb convert SRC DST.gguf --mmproj writes it"
 
 
 def _stored_tensors(
@@ -228,12 +239,32 @@ def _from_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     keys = metadata.kept_keys(model.metadata)
     if options.dtype is not None:
         requested = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
+        dtype_of = _dtypes_of(model)
         for name, node in model.stored.items():
-            dtype = dtype_policy.gguf_dtype(name, node.spec, requested)
+            dtype = dtype_of(name, node, requested)
             draft.tensors[name] = cast_for_gguf(name, node, dtype, requested, draft)
         keys = metadata.with_file_type(keys, requested)
     draft.metadata = metadata.with_alignment(metadata.named(keys, options.name), options.align)
     return draft
+
+
+def _dtypes_of(model: OpenModel) -> Callable[[str, Node, DType], DType]:
+    """The rule for the types of a GGUF's tensors, by name and requested type: that of its family or projector, so that
+    a cast has the types of a conversion from the original folder; the usual rule for an unknown architecture."""
+    from weighbridge.conversion.gguf.mmproj import tower_dtype
+
+    rows: Mapping[str, Role] = {}
+    f32: Sequence[str] = ()
+    with suppress(WeighbridgeError):
+        f32 = model.family.dialects["gguf"].f32
+        rows = model.family.rows_of("gguf", model.sizes, model.stored) if is_mmproj(model) else {}
+
+    def dtype(name: str, node: Node, requested: DType) -> DType:
+        if name in rows:
+            return tower_dtype(rows[name], name, node.spec, requested)
+        return dtype_policy.gguf_dtype(name, node.spec, requested, f32)
+
+    return dtype
 
 
 def to_generic_gguf(model: OpenModel, options: GenericGgufOptions) -> PlanBuilder:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from weighbridge.base.dtypes import BF16
+from weighbridge.base.dtypes import BF16, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
@@ -93,6 +93,19 @@ def _as_stored(
     }
 
 
+def _of_integers(name: str, sources: Sequence[MergeSource], parts: Sequence[LogicalTensor]) -> LogicalTensor:
+    """Returns a tensor of counts or places, which all models share. Raises UsageError if they differ."""
+    from weighbridge.tensors.filling import same_bytes
+
+    for source, part in zip(sources[1:], parts[1:], strict=True):
+        if part.spec != parts[0].spec or not same_bytes(parts[0], part):
+            raise UsageError(
+                f"{name} has integers, which differ between {sources[0].model} and {source.model}",
+                hint="merge models of one kind",
+            )
+    return parts[0]
+
+
 @dataclass(frozen=True)
 class _Merge:
     recipe: Recipe
@@ -118,19 +131,25 @@ class _Merge:
         for part in recipe.slices:
             count = len(self._inputs(part))
             if not least <= count <= most:
-                expected = f"{least}" if least == most else f"at least {least}" if most > count else f"at most {most}"
+                number = plural(most if most < count or least == most else least, "model")
+                expected = number if least == most else f"at least {number}" if most > count else f"at most {number}"
                 without = " besides the base" if row.base != "no" and recipe.base else ""
-                raise UsageError(f"{recipe.method} merges {expected} models{without}, not {count}")
+                raise UsageError(
+                    f"{recipe.method} merges {expected}{without}, not {count}",
+                    hint="wb help guide-merge lists the methods",
+                )
         return row
 
     def _has_base(self) -> bool:
         return self.recipe.base is not None and self.row.base != "no"
 
     def _inputs(self, part: MergeSlice) -> tuple[MergeSource, ...]:
-        """The models of a slice without the base."""
+        """The models of a slice without the base. If a model is listed twice, as both ends of a line, the first is the
+        base."""
         if self.recipe.base is None or method_of(self.recipe.method).base == "no":
             return part.sources
-        return tuple(source for source in part.sources if source.model != self.recipe.base)
+        base = next((n for n, source in enumerate(part.sources) if source.model == self.recipe.base), None)
+        return tuple(source for n, source in enumerate(part.sources) if n != base)
 
     @cached_property
     def template(self) -> FolderView:
@@ -197,6 +216,8 @@ class _Merge:
             parts = [mapped[source.model] for source in (*base, *inputs)]
         else:
             self._check_shapes(name, node, (*base, *inputs), parts)
+        if node.spec.dtype.kind is Kind.INT:
+            return _of_integers(name, (*base, *inputs), parts)
         method = self.row.build(self._values(part, inputs, position))
         if method is None:
             mapped_rows = parts[0] is not tensors[0]

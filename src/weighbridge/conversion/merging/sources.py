@@ -118,7 +118,9 @@ def _recipe(paths: tuple[Path, ...], options: MergeOptions) -> Recipe:
     base = None if options.merge_base is None else str(resolve_path(options.merge_base))
     if row.base == "end" and base is None:
         base = names[0]
-    models = [name for name in names if name != base or row.base == "no"]
+    models, listed = [*names], base in names and row.base != "no"
+    if listed:
+        models.remove(str(base))  # once: a model may be both ends of a line
     each = {"weight": options.weight, "density": options.density}
     for name, values in each.items():
         if len(values) > 1 and len(values) != len(models):
@@ -134,7 +136,7 @@ def _recipe(paths: tuple[Path, ...], options: MergeOptions) -> Recipe:
     )
     return Recipe(
         method=str(options.method),
-        slices=(MergeSlice(sources),),
+        slices=(MergeSlice((MergeSource(str(base)), *sources) if listed else sources),),
         base=base,
         parameters=everywhere,
         tokenizer=None if options.tokenizer_source is None else tokenizer_rule(options.tokenizer_source),

@@ -27,12 +27,14 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, list_unnam
 from weighbridge.conversion.plan.losses.ties import drop_tied_mlx
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss, Move
+from weighbridge.models.arch.config import path_of_text, value_at, with_part
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.clients import mlx_verdict
-from weighbridge.models.config.keys import lookup
+from weighbridge.models.config.keys import differs, is_list, lookup
 from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.model import OpenModel
+from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microscaled import Microscaled
@@ -79,22 +81,8 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     Raises UsageError for contradictory options, UnsupportedError for a family without MLX names or settings that
     mlx-lm's class of the model ignores.
     """
-    if "mlx" not in model.family.dialects:
-        other = (
-            "wb convert --to hf writes a folder for other programs; wb arch list shows which families have mlx names"
-        )
-        raise UnsupportedError(
-            f"the {model.family.name} family has no MLX tensor names",
-            hint="wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
-            if tower_names(model.config) else other,
-        )  # fmt: skip
+    _refuse_unsupported(model)
     rules = model.family.document.mlx
-    facts = model.family.effective(model.config)
-    if refused := [f"{key} = {facts[key]}" for key in rules.refused if facts.get(key) is not None]:
-        raise UnsupportedError(
-            f"mlx-lm's {model.config['model_type']} can't compute {', '.join(refused)}",
-            hint="GGUF and Hugging Face folders support it: --to gguf, --to hf",
-        )
     named = model.resolved.save("mlx")
     draft = PlanBuilder({}, {"format": "mlx"}, losses=unplaced(model, "mlx", "MLX folder"))
     list_unnamed(model, draft, hint=_towers_hint)
@@ -106,14 +94,16 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     requested = weight_dtype(model, options)
     overall = overall_quantization(options, options.recipe)
     types = {name: None if name.endswith((*_UNCAST, *rules.uncast)) else requested for name in named}
-    kinds = {name: role.kind for name, role in model.family.rows_of("mlx", model.sizes, named).items()}
+    rows = model.family.rows_of("mlx", model.sizes, named)
+    kinds = {name: role.kind for name, role in rows.items()}
     quantizable = [
         name for name in named
         if kinds[name] not in _UNQUANTIZED and not name.removesuffix(".weight").endswith(tuple(rules.unquantized))
     ]  # fmt: skip
     chosen = {
         name: quantization for name in quantizable
-        if (quantization := _quantization(name, named[name], model, options, overall)) is not None
+        if rows[name].name not in rules.floats
+        and (quantization := _quantization(name, named[name], model, options, overall)) is not None
     }  # fmt: skip
     work = _Work(model, options, named, kinds, frozenset(quantizable), chosen, types, draft)
     modules = _add_tensors(work, *_by_text(work, calibrate))
@@ -127,6 +117,31 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     draft.texts |= {**model.texts, "config.json": json.dumps(config, indent=4).encode()}
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in named.values()))
     return draft
+
+
+def _refuse_unsupported(model: OpenModel) -> None:
+    """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
+    family, rules = model.family, model.family.document.mlx
+    if "mlx" not in family.dialects:
+        other = (
+            "wb convert --to hf writes a folder for other programs; wb arch list shows which families have mlx names"
+        )
+        raise UnsupportedError(
+            f"the {family.name} family has no MLX tensor names{f': {rules.unsupported}' if rules.unsupported else ''}",
+            hint="wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
+            if tower_names(model.config) else other,
+        )  # fmt: skip
+    facts = family.effective(model.config)
+    values = {key: facts.get(key) for key in rules.refused}
+    wrong = [
+        f"{key} = {value}" for key, value in values.items() if (any(value) if is_list(value) else value is not None)
+    ]
+    wrong += [f"{x.config} = {lookup(facts, x.config)!r} ({x.why})" for x in rules.requires_value if differs(x, facts)]
+    if wrong:
+        raise UnsupportedError(
+            f"mlx-lm's {model.config['model_type']} can't compute {', '.join(wrong)}",
+            hint="GGUF and Hugging Face folders support it: --to gguf, --to hf",
+        )
 
 
 def _towers_hint(model: OpenModel) -> str:
@@ -222,8 +237,8 @@ def weight_dtype(model: OpenModel, options: MlxFolderOptions) -> DType | None:
         if requested not in _CASTS.values():
             raise UsageError(f"MLX weights are f16, bf16 or f32, not {requested}", hint="quantize them with --q-bits")
         return requested
-    text = model.config.get("text_config")
-    stated = model.config.get("torch_dtype") or (text.get("dtype") if isinstance(text, Mapping) else None)
+    path = text_path(model)
+    stated = model.config.get("torch_dtype") or (value_at(model.config, path).get("dtype") if path else None)
     return _CASTS.get(stated) if isinstance(stated, str) and model.format != "gguf" else None
 
 
@@ -358,11 +373,12 @@ def _config(
     if (name := rules.model_type.get(str(config.get("model_type")))) is not None:
         config["model_type"] = name
     layer_types = model.family.effective(model.config).get("layer_types")
-    config = with_period(_whole_config(config, model, rules), layer_types, rules.period)
+    config = _whole_config(config, model, rules)
+    path = path_of_text(config, model.family.architecture(config))
+    config = with_period(config, path, layer_types, rules.period)
     defaults = model.family.plain_defaults
-    text = config.get("text_config")
-    if isinstance(text, Mapping):
-        config["text_config"] = with_rope_words(text, defaults)
+    if path:
+        config = with_part(config, path, with_rope_words(value_at(config, path), defaults))
     config = with_scaling_type(with_rope_words(with_pattern(config, layer_types), defaults))
     config = with_fields(config, model.family.effective(model.config), model.family)
     generation = model.json("generation_config.json") if model.format != "gguf" else None
@@ -397,12 +413,11 @@ def _whole_config(config: dict[str, Any], model: OpenModel, rules: MlxEntry) -> 
         config = {**tokens, "architectures": [owner.name], "model_type": name, str(owner.part): part}
     if not rules.config and not rules.layers:
         return config
-    text, facts = config.get("text_config"), model.family.effective(config)
-    stated = text if isinstance(text, Mapping) else config
+    path, facts = path_of_text(config, model.family.architecture(config)), model.family.effective(config)
+    stated = value_at(config, path)
     added = {key: lookup(facts, path) for key, path in rules.config.items() if stated.get(key) in _UNSET}
     sets = dict(model.sizes.layers) if rules.layers else {}
     count = integer(facts[_LAYERS], _LAYERS) if rules.layers else 0
     flags = {key: [int(layer in sets[name]) for layer in range(count)] for key, name in rules.layers.items()}
     added |= {key: listed for key, listed in flags.items() if stated.get(key) is None}
-    full = {**stated, **added}
-    return {**config, "text_config": full} if stated is text else full
+    return with_part(config, path, {**stated, **added})

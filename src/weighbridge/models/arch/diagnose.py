@@ -76,8 +76,8 @@ def mismatches(family: Family, dialect: str, sizes: Sizes, shapes: Mapping[str, 
 
 def _key(family: Family, symbol: str, gguf: bool) -> str | None:
     """The config key or GGUF key of a size, if its first source is a single key."""
-    size = family.sizes[symbol]
-    sources = (size.gguf if gguf else size.hf)[:1]
+    size = family.sizes.get(symbol)  # none if a mixin has the index and the family doesn't
+    sources = () if size is None else (size.gguf if gguf else size.hf)[:1]
     return next((key for key in sources if re.fullmatch(r"[\w.]+", key, re.ASCII)), None)
 
 

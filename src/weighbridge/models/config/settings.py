@@ -73,7 +73,7 @@ class LoaderSettings:
 
 class SettingDifference(NamedTuple):
     """A setting with different values. `source`: the expression that sets it in the config of `a`. `lost`: `b` can't
-    hold it. `names`: the words by which a loss may refer to it."""
+    hold it, or mlx-lm doesn't read it. `names`: the words by which a loss may refer to it."""
 
     setting: str
     source: str
@@ -128,7 +128,7 @@ def of_gguf(metadata: Mapping[str, Any], family: Family, names: Mapping[str, Any
     # In a list that may have gaps, 0 means the number of the other layers.
     gaps = {row.key(family.gguf) for row in table if row.gaps}
     filled = {k: [by_layer(v, k)] * len(v) if k in gaps and is_list(v) else v for k, v in stated.items()}
-    values = _without_idle_scaling({**values, **filled}, family)
+    values = _as_read({**values, **filled}, family)
     return LoaderSettings(values, family, "llama.cpp", _sources(facts, family), frozenset(places))
 
 
@@ -136,8 +136,11 @@ def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]
     """Returns the settings that differ. For models of two families, and for mlx-lm, only settings of both are compared.
 
     Two kinds are left out: factors that a GGUF keeps inside its weights, if one side is a GGUF, and settings that
-    follow from the tensors' shapes or presence, if `b` can't hold them.
+    follow from the tensors' shapes or presence, if `b` can't hold them. What mlx-lm doesn't read is lost in both
+    directions.
     """
+    if a.reader == "mlx-lm" != b.reader:
+        return [d._replace(a=d.b, b=d.a) for d in differences(b, a)]
     common_only = a.family is not b.family or "mlx-lm" in (a.reader, b.reader)
     folded = {key.partition("[")[0] for s in (a, b) if "llama.cpp" in (a.reader, b.reader) for key in s.family.folded}
     out = []
@@ -146,8 +149,9 @@ def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]
             continue
         target = b.values.get(key)
         # mlx-lm has no layers that predict further tokens, so their entries at the end of a list don't count.
-        cut = len(target) if b.reader == "mlx-lm" and is_list(value) and is_list(target) else 0
-        if _same(value[:cut] if cut else value, target):
+        if b.reader == "mlx-lm" and is_list(value) and is_list(target) and (cut := min(len(value), len(target))):
+            value, target = value[:cut], target[:cut]
+        if same_value(value, target):
             continue
         source = a.sources.get(key, key)
         names = {name for text in (key, *_texts(key, a.family)) for name in (text, text.rpartition(".")[2])}
@@ -197,7 +201,7 @@ def _values(facts: Mapping[str, Any], family: Family) -> dict[str, Any]:
         key, kv = row.key(family.gguf), to_kv(row, facts)
         if kv is not None or key not in named:
             named[key] = None if kv is None else kv.value
-    return {**out, **_without_idle_scaling(_comparable(named, family), family)}
+    return {**out, **_as_read(_comparable(named, family), family)}
 
 
 def _comparable(values: dict[str, Any], family: Family) -> dict[str, Any]:
@@ -211,8 +215,13 @@ def _comparable(values: dict[str, Any], family: Family) -> dict[str, Any]:
     }
 
 
-def _without_idle_scaling(values: dict[str, Any], family: Family) -> dict[str, Any]:
-    """Drops the parameters of position scaling if positions aren't scaled."""
+def _as_read(values: dict[str, Any], family: Family) -> dict[str, Any]:
+    """Drops the parameters of position scaling if positions aren't scaled. A head's width that divides
+    the model's among the heads is None: it needn't be set, in transformers and in llama.cpp."""
+    width, heads = (values.get(f"{family.gguf}.{key}") for key in ("embedding_length", "attention.head_count"))
+    if isinstance(width, int) and isinstance(heads, int) and heads:
+        lengths = {f"{family.gguf}.attention.{name}_length" for name in ("key", "value")}
+        values = {k: None if k in lengths and v == width // heads else v for k, v in values.items()}
     if values.get(f"{family.gguf}.rope.scaling.type") not in (None, "none"):
         return values
     return {key: value for key, value in values.items() if ".rope.scaling." not in key}
@@ -263,12 +272,12 @@ def _is_stated(setting: str, family: Family) -> bool:
     return any(not {*DERIVED}.intersection(words_of(text)) - _ROTATION for text in texts)
 
 
-def _same(a: Any, b: Any) -> bool:
+def same_value(a: Any, b: Any) -> bool:
     """Whether two values are equal, numbers to the precision of F32."""
     if is_list(a) and is_list(b):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(same_value(a[key], b[key]) for key in a)
     if not a and not b and not isinstance(a or b, str):  # null, false and 0 all mean "none"
         return True
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))

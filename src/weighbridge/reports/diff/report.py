@@ -22,6 +22,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeErr
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.base.options import Progress, accepting
 from weighbridge.base.records import dataclass
+from weighbridge.base.spec import Shape
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.io.options import cores
@@ -32,6 +33,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.models.tensor_roles import canonical_role, unknown_role
 from weighbridge.models.tied_copies import without_copies
+from weighbridge.models.wrapped import named_alike
 from weighbridge.reports import sidecars
 from weighbridge.reports.diff.errors import layer_errors
 from weighbridge.reports.diff.model import KINDS, DiffReport, TensorChange, decibels
@@ -72,7 +74,7 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOpti
     opening = replace(ALONE, arch_file=options.arch_file)
     with open_model(a, opening) as first, open_model(b, opening) as second:
         (first, second), notes = with_borrowed_configs([first, second])
-        left, right = alike(first, second)
+        left, right = alike(*named_alike(first, second))
         report = diff_models(
             left, right, names=options.names, tolerance=options.tolerance, jobs=options.jobs, progress=options.progress
         )
@@ -155,14 +157,20 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
     """Returns the dialect, both models under its names, and notes."""
     if names in ("stored", "logical"):
         return names, getattr(a, names), getattr(b, names), ()
-    if names == "auto" and set(a.logical) == set(b.logical):
+    if names == "auto" and _shapes(a) == _shapes(b):
         return "logical", a.logical, b.logical, ()
     try:
-        return "canonical", *_canonical_views(*read_alike(a, b))
+        a, b = read_alike(a, b)
+        left, right, notes = _canonical_views(a, b)
+        return "canonical", *_with_others(a, b, left, right, notes)
     except WeighbridgeError as error:
         if names == "canonical":
             raise
         return "logical", a.logical, b.logical, (f"compared by logical names: {error.message}",)
+
+
+def _shapes(model: OpenModel) -> dict[str, Shape]:
+    return {name: node.spec.shape for name, node in model.logical.items()}
 
 
 def _canonical_views(a: OpenModel, b: OpenModel) -> tuple[View, View, tuple[str, ...]]:
@@ -179,6 +187,31 @@ def _canonical_views(a: OpenModel, b: OpenModel) -> tuple[View, View, tuple[str,
     elif a.family.products:
         note = "pairs of tensors whose product a GGUF stores are replaced by ones and the product"
     return left, right, (f"{note}, as in a GGUF",)
+
+
+def _with_others(
+    a: OpenModel, b: OpenModel, left: View, right: View, notes: tuple[str, ...]
+) -> tuple[View, View, tuple[str, ...]]:
+    """Returns both views with the tensors that the family doesn't name, such as towers, if both models have some, and
+    otherwise a note on those of one."""
+    others = [{name: m.logical[name] for name in m.resolved.others if name in m.logical} for m in (a, b)]
+    if all(others):
+        if others[0].keys() != others[1].keys():  # releases of transformers have their own prefixes
+            others = [_in_one_release(m, nodes) for m, nodes in zip((a, b), others, strict=True)]
+        return {**left, **others[0]}, {**right, **others[1]}, notes
+    parts = [m.resolved.report.apart for m in (a, b)]  # without buffers, which follow from the config
+    missing = [f"not compared: {plural(len(names), 'tensor')} of {m.place.path}, such as {names[0]}"
+               for m, names in zip((a, b), parts, strict=True) if names]  # fmt: skip
+    return left, right, (*notes, *missing)
+
+
+def _in_one_release(model: OpenModel, tensors: dict[str, LogicalTensor]) -> dict[str, LogicalTensor]:
+    """Returns towers under mlx-vlm's names, which are the same for every release; unchanged if they aren't known."""
+    from weighbridge.models.mlxlm.towers import tower_names  # late: few pairs need its table
+
+    names = tower_names(model.config) if model.format != "gguf" else None
+    renamed = {names.to_mlx(name): node for name, node in tensors.items()} if names else tensors
+    return renamed if len(renamed) == len(tensors) else tensors
 
 
 def _describe(node: LogicalTensor) -> str:

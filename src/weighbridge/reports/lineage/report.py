@@ -22,6 +22,7 @@ from weighbridge.io.location import path_text
 from weighbridge.models.borrowed_config import with_borrowed_configs
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
+from weighbridge.models.wrapped import named_alike
 from weighbridge.reports.lineage.claims import OriginClaim, claims_of, names_of, simple_name
 from weighbridge.reports.lineage.family_tree import ChosenParents, ancestors, branches, choose_parents
 from weighbridge.reports.lineage.mixing import Made, find_merged, find_stacked
@@ -64,7 +65,7 @@ def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: 
 
 def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: Progress | None = None) -> LineageReport:
     """Returns the relations of open models. `paths`: in the order of `models`."""
-    models, notes = with_borrowed_configs(models)
+    models, notes = with_borrowed_configs([named_alike(model, models[0])[0] for model in models])
     with_gguf = any(model.format == "gguf" for model in models)
     names = _names(paths, models)
     samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, models, strict=True)}

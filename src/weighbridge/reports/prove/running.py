@@ -12,7 +12,7 @@ from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import PYTORCH
 from weighbridge.io.location import RemotePath, open_source
-from weighbridge.models.clients import client_of, loads
+from weighbridge.models.clients import MLX_VLM, client_of, loads
 from weighbridge.models.joined_folder import linked_folder
 from weighbridge.models.model import open_weights
 from weighbridge.reports.prove import predictions
@@ -120,6 +120,8 @@ def _obstacle(model: OpenModel) -> str:
     from weighbridge.adapters.runtimes.process import missing
 
     reader = client_of(model)
+    if reader == MLX_VLM:
+        return f"{model.place.path} is for mlx-vlm, which isn't run: --no-run compares settings and tensors"
     if absent := missing(reader):
         return f'{reader} isn\'t installed ({", ".join(absent)}): pip install "weighbridge[prove]"'
     if isinstance(model.place.folder if model.borrowed is None else model.place.weights[0], RemotePath):

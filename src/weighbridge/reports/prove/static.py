@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.base.words import plural
-from weighbridge.models.clients import client_of, loads, packaging
+from weighbridge.models.clients import MLX_VLM, TRANSFORMERS, client_of, loads, packaging
 from weighbridge.models.config import settings
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.reranker import pooling_of
@@ -65,6 +65,9 @@ def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
         return ProveCheck("settings", "not-checked", f"not compared: {error.message}", keys)
     differences = settings.differences(source, target)
     lost = [loss for loss in folder_losses(a, b) if not any(d.named_in(loss) for d in differences)]
+    if not differences and not lost and MLX_VLM in (client_of(a), client_of(b)):
+        message = "config.json sets the same, but which settings mlx-vlm reads is unknown"
+        return ProveCheck("settings", "not-checked", message)
     if not differences and not lost:
         message = f"{plural(len(source.values), 'setting')} mean the same to {target.reader}"
         return ProveCheck("settings", "same", message)
@@ -72,7 +75,12 @@ def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
     for difference in differences:
         texts = ("not there" if value is None else str(value) for value in (difference.a, difference.b))
         values = " and ".join(map(_short, texts))
-        lost_words = " (the target has no place for it)" if difference.lost else ""
+        lost_words = ""
+        if difference.lost:
+            reason = "mlx-lm doesn't read it" if source.reader == "mlx-lm" else "the target has no place for it"
+            lost_words = f" ({reason})"
+        elif not source.has_place(difference.setting, difference.source):
+            lost_words = " (the source has no place for it)"
         details.append(f"{difference.source}: {values}{lost_words}")
     return ProveCheck("settings", "different", f"{len(details) + len(lost)} differ", (*details, *lost))
 
@@ -97,7 +105,7 @@ def _loader_settings(model: OpenModel) -> settings.LoaderSettings:
         return settings.of_gguf(model.metadata, model.family, model.index.by_name, model.vector)
     if not model.config:
         raise UnsupportedError(f"{model.place.path} has no config.json")
-    if reader == "transformers":
+    if reader in (TRANSFORMERS, MLX_VLM):
         return settings.of_config(model.config, model.family, pooling_of(model))
     mlx_settings = settings.of_mlx(model.config, model.family)
     if mlx_settings is None:

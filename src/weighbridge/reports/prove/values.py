@@ -12,6 +12,8 @@ from weighbridge.base.options import Progress
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.models.borrowed_config import read_alike
+from weighbridge.models.clients import MLX_LM, MLX_VLM, client_of
+from weighbridge.models.wrapped import named_alike
 from weighbridge.reports.diff.model import TensorChange
 from weighbridge.reports.diff.report import Comparison, compare
 from weighbridge.reports.prove.bounds import RunBounds, largest_error, run_bounds, type_of
@@ -36,12 +38,13 @@ class TensorsCompared:
 
 def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | None) -> TensorsCompared:
     """Compares the values of all tensors, under canonical names if the names differ."""
-    a, b = read_alike(a, b)
+    for_mlx = client_of(a) in (MLX_LM, MLX_VLM), client_of(b) in (MLX_LM, MLX_VLM)
+    a, b = read_alike(*named_alike(a, b))
     comparison = compare(a, b, jobs=jobs, progress=progress)
     changes = comparison.tensors
     types = ((type_of(t), t.spec.elements) for view in (comparison.a, comparison.b) for t in view.values())
     bounds = run_bounds(types)
-    left_out = _without_place(a, b) if comparison.names == "canonical" else frozenset()
+    left_out = _without_place(a, b, for_mlx) if comparison.names == "canonical" else frozenset()
     faults = [fault for c in changes if c.name not in left_out and (fault := _fault(c, comparison))]
     notes = [*comparison.notes]
     try:
@@ -63,12 +66,14 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
     return TensorsCompared(check, bounds, tuple(notes))
 
 
-def _without_place(a: OpenModel, b: OpenModel) -> frozenset[str]:
-    """Returns the canonical names of tensors that the family has in only one of the two forms."""
+def _without_place(a: OpenModel, b: OpenModel, for_mlx: tuple[bool, bool]) -> frozenset[str]:
+    """Returns the canonical names of tensors that the family has in only one of the two forms. `for_mlx`: whether each
+    is in MLX's form, in which a family may have the names of Hugging Face."""
     names: set[str] = set()
-    for source, target in ((a, b), (b, a)):
+    for source, target, to_mlx in ((a, b, for_mlx[1]), (b, a, for_mlx[0])):
         with suppress(WeighbridgeError):
-            lost = source.family.unmapped_roles(target.dialect, source.sizes, source.roles)
+            dialect = "mlx" if to_mlx else target.dialect
+            lost = source.family.unmapped_roles(dialect, source.sizes, source.roles)
             names.update(source.family.holding("canonical", source.sizes, source.resolved.canonical, lost))
     return frozenset(names)
 

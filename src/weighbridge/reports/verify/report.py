@@ -176,12 +176,12 @@ def _check_values(repo: Repo, progress: Progress | None) -> Iterator[Finding]:
 def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     """Whether the programs for which the files are made would load them, whatever the specification requires:
     llama.cpp each GGUF, mlx-lm a folder in its format."""
-    from weighbridge.models.clients import MLX_LM, is_mlx
+    from weighbridge.models.clients import MLX_LM, is_for_mlx_lm
     from weighbridge.models.llamacpp import rules as gguf
     from weighbridge.models.llamacpp.candidate import Candidate
     from weighbridge.models.mlxlm.rules import accepts
 
-    if repo.config and repo.model is not None and is_mlx(repo.config, repo.model.metadata):
+    if repo.config and repo.model is not None and is_for_mlx_lm(repo.config, repo.model):
         accepted = accepts(tuple(findings))
         yield Verdict(str(repo.root), MLX_LM, accepted, "model" if accepted is False else "")
     files = [f for f in repo.files if f.format == "gguf"]

@@ -422,11 +422,11 @@ def loadable(repo: Repo) -> Iterator[Finding]:
 
 
 def mlx_loadable(repo: Repo) -> Iterator[Finding]:
-    """Why mlx-lm wouldn't load a folder in MLX's format, if the folder is complete."""
-    from weighbridge.models.clients import is_mlx
+    """Why mlx-lm wouldn't load a folder that is for it, if the folder is complete."""
+    from weighbridge.models.clients import is_for_mlx_lm
     from weighbridge.models.mlxlm.rules import findings
 
-    if repo.config and repo.model is not None and is_mlx(repo.config, repo.model.metadata):
+    if repo.config and repo.model is not None and is_for_mlx_lm(repo.config, repo.model):
         shapes = {entry.name: entry.shape for entry in repo.model}
         yield from findings(repo.config, shapes, str(repo.root))
 

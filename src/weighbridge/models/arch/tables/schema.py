@@ -272,11 +272,11 @@ class ImpliedEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RequiredValueEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """`meta.requires_value`: a value without which llama.cpp's graph computes something else."""
+    """`requires_value` of `[meta]` and `[mlx]`: a value without which the graph, or class, computes something else."""
 
     config: Annotated[str, _doc("key of the effective config")]
-    why: Annotated[str, _doc("effect of another value in llama.cpp's graph")]
-    only: Annotated[list[Any], _doc("values with which the graph is right")] = []
+    why: Annotated[str, _doc("effect of another value in the graph or class")]
+    only: Annotated[list[Any], _doc("values with which the result is right")] = []
     equals: Annotated[str, _doc("key that must have the same value")] = ""
     at_least: Annotated[str, _doc("key whose value it must reach, if that is set")] = ""
     nonzero: Annotated[bool, _doc("any value but 0 and null")] = False
@@ -339,9 +339,8 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
         Words, _doc("modules quantized to 8 bits in groups of 64, by the ends of their paths; `=`: whole path")
     ] = []
     unquantized: Annotated[Words, _doc("modules that mlx-lm doesn't quantize, by the ends of their paths")] = []
-    assumed: Annotated[
-        dict[str, Any], _doc("keys that mlx-lm's class requires, and the value if neither config nor tensors have one")
-    ] = {}
+    floats: Annotated[Words, _doc("roles that mlx_lm.convert doesn't quantize, though mlx-lm could")] = []
+    assumed: Annotated[dict[str, Any], _doc("keys that mlx-lm's class requires, and their values by default")] = {}
     model_type: Annotated[dict[str, str], _doc("`model_type` of a config, and mlx-lm's name for it")] = {}
     part_of: Annotated[
         dict[str, str], _doc("`model_type`, and that of the whole model whose config mlx-lm expects around this one")
@@ -355,6 +354,8 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     uncast: Annotated[Words, _doc("further tensors that keep their type, by the ends of their names")] = []
     refused: Annotated[Words, _doc("keys that mlx-lm's class doesn't read: a model that sets one is refused")] = []
+    requires_value: Annotated[list[RequiredValueEntry], _doc("values that mlx-lm's class needs")] = []
+    unsupported: Annotated[str, _doc("why the family has no names in mlx-lm")] = ""
 
 
 class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -416,18 +417,11 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     token_types: Annotated[bool, _doc("writes `type_vocab_size` for any tokenizer")] = False
     added_scores: Annotated[
-        bool,
-        _doc(
-            "added tokens that replace SentencePiece pieces have the score 0 if they are special, else -10000; the "
-            "unknown token stays one"
-        ),
+        bool, _doc("added tokens in place of SentencePiece pieces score 0 if special, else -10000; unknown stays one")
     ] = False
     redefine: Annotated[
         bool,
-        _doc(
-            "added tokens of tokenizer.json replace pieces of a SentencePiece model, too, and only `special` makes one "
-            "a control token"
-        ),
+        _doc("added tokens of tokenizer.json replace SentencePiece pieces, and only `special` makes a control token"),
     ] = False
     piece_types: Annotated[dict[str, int], _doc("types of SentencePiece pieces by the start of their text")] = {}
     piece_texts: Annotated[dict[str, str], _doc("SentencePiece pieces that are written as another text")] = {}
@@ -458,9 +452,8 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
             "the object `FOLDER`; the order of the tensors: the table's, or as stored"
         ),
     ] = {}
-    defaults: Annotated[
-        ByKey, _doc("values of keys that a config leaves out; a table, or a list of tables and names in usual.toml")
-    ] = {}
+    encoder: Annotated[str, _doc("prefix of an encoder without which llama.cpp loads no mmproj file of the class")] = ""
+    defaults: Annotated[ByKey, _doc("values of absent keys; a table, or a list of tables and names in usual.toml")] = {}
     config_rules: Annotated[
         Words,
         _doc(

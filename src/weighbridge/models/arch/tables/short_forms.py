@@ -3,6 +3,7 @@
     role.q = ".self_attn.q_proj."           its `hf` name; the dots stand for the layer's prefix and `.weight`
     role.q = true                           the role as roles.toml has it
     role."q k v".layers = "full"            several roles; with `after`, each follows the one before
+    role.q.layout."gguf mlx" = "times(2)"   the layout, or `shapes`, of several dialects
     role."q k v" = ".attn.{}_proj."         `{}` is the first word of the role's name: `gate` for gate_shared
     exclude = ["role.q_norm k_norm"]        several entries
     size.E = "num_experts"                  a size of usual.toml, by its config key
@@ -109,6 +110,8 @@ def _roles(rows: Document) -> Document:
             whole = {d: _whole_name(d, name) for d, name in columns if d in named or d in _DIALECTS}
             row = {key: value for key, value in row.items() if key not in (*_DIALECTS, "names")}
             row = {**row, "names": whole} if whole else row
+        if isinstance(row, dict):
+            row = {k: _splits(v) if k in ("layout", "shapes") and isinstance(v, dict) else v for k, v in row.items()}
         for n, name in enumerate(names):
             entry = _filled(row, name.partition("_")[0])
             follows = n and isinstance(entry, dict) and "after" in entry
@@ -181,6 +184,12 @@ def _meta(section: Document) -> Document:
     }
 
 
+def _mlx(section: Document) -> Document:
+    """`mlx` with the values that it requires expanded."""
+    required = [*map(_joined, section.get("requires_value", ()))]
+    return {**_entries(section), **({"requires_value": required} if required else {})}
+
+
 def key_value(entry: Any) -> Any:
     """A key-value from its short form: its name in key_values.toml, `NAME = CONFIG` for a key of config.json that a
     GGUF holds, `NAME <- CONFIG` (or a value) for one that is only written; `:=` and `:<-` replace the shared key-value.
@@ -227,5 +236,5 @@ def _types() -> Mapping[str, str]:
 
 _SECTIONS: Final = {
     "role": _roles, "fuse": _fuses, "size": _sources, "layers": _sources, "architecture": _classes, "meta": _meta,
-    "dialect": _entries, "mlx": _entries, "tensor_parallel": _splits,
+    "dialect": _entries, "mlx": _mlx, "tensor_parallel": _splits,
 }  # fmt: skip
