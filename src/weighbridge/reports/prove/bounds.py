@@ -56,10 +56,11 @@ def type_of(tensor: LogicalTensor) -> str:
     such as a transposed one, returns the coarsest type that its values were stored in."""
     from weighbridge.tensors.nodes import QuantizedTensor, packed_in, walk
 
-    if (packed := packed_in(tensor)) is not None:
-        return f"{packed.packing.name} {min(packed.packing.code_bits, 8)}"
-    assert not isinstance(tensor, QuantizedTensor)
-    return max((node.spec.dtype.name for node in walk(tensor)), key=cost)
+    if not isinstance(tensor, QuantizedTensor):
+        if (packed := packed_in(tensor)) is None:
+            return max((node.spec.dtype.name for node in walk(tensor)), key=cost)
+        tensor = packed
+    return f"{tensor.packing.name} {min(tensor.packing.code_bits, 8)}"
 
 
 def cost(name: str) -> float:
