@@ -14,6 +14,8 @@ from tests.oracles import pictures, pipelines
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.pipelines import comfy_folders, single_file
+from weighbridge.conversion.pipelines import places as file_places
+from weighbridge.models.diffusion import names
 
 torch = pytest.importorskip("torch")
 Tensors = dict[str, Any]
@@ -26,6 +28,7 @@ QWEN = (
     "lm_head.weight",
 )
 LLAMA = ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight")
+MISTRAL = (*LLAMA, "lm_head.weight", "vision_tower.patch_conv.weight")
 
 
 def in_qwen_folder(name: str) -> str:
@@ -38,9 +41,14 @@ def without_model(name: str) -> str:
     return name.removeprefix("model.")
 
 
+def in_mistral_folder(name: str) -> str:
+    """The names of Mistral3ForConditionalGeneration in transformers 4 and 5."""
+    return f"language_model.{name}" if name.startswith(("model.", "lm_head.")) else name
+
+
 #: Model -> its VAE and its text encoders: part, name of the file, prefix in a checkpoint, names there, and the function
 #: that makes those of the folder.
-SETS: dict[str, tuple[str | None, list[tuple[str, str, str, Any, Any]]]] = {
+SETS: dict[str, tuple[str, list[tuple[str, str, str, Any, Any]]]] = {
     "flux": ("vae", [
         ("text_encoder", "clip_l", "clip_l", None, None), ("text_encoder_2", "t5xxl", "t5xxl", (T5,), str),
     ]),
@@ -52,14 +60,28 @@ SETS: dict[str, tuple[str | None, list[tuple[str, str, str, Any, Any]]]] = {
     "qwen-image": ("wan-vae", [("text_encoder", "qwen_2.5_vl_7b", "qwen25_7b", QWEN, in_qwen_folder)]),
     "lumina2": ("vae", [("text_encoder", "gemma_2_2b", "gemma2_2b", LLAMA, without_model)]),
     "z-image": ("vae", [("text_encoder", "qwen_3_4b", "qwen3_4b", LLAMA, without_model)]),
-    "ltx": (None, [("text_encoder", "t5xxl", "t5xxl", (T5,), str)]),
-    "hunyuan-video": (None, [
+    "ltx": ("ltx-vae", [("text_encoder", "t5xxl", "t5xxl", (T5,), str)]),
+    "hunyuan-video": ("hunyuan-video-vae", [
         ("text_encoder", "llava_llama3", "llama", LLAMA, without_model),
         ("text_encoder_2", "clip_l", "clip_l", None, None),
     ]),
+    "flux2": ("flux2-vae", [("text_encoder", "mistral_3_small_flux2", "", MISTRAL, in_mistral_folder)]),
+    "flux2-klein": ("flux2-vae", [("text_encoder", "qwen_3_4b", "", LLAMA, without_model)]),
+    "flux2-klein-9b": ("flux2-vae", [("text_encoder", "qwen_3_8b", "", LLAMA, without_model)]),
 }  # fmt: skip
-ALONE = ("flux", "sd3", "wan", "qwen-image", "lumina2", "z-image")
-WITH_TOKENIZER = ("wan", "lumina2")
+#: VAEs of other versions of a model.
+OTHER_VAES = {"wan": ("wan22-vae",), "ltx": ("ltx-vae-0.9.1", "ltx-vae-0.9.5")}
+ALONE = ("flux", "sd3", "wan", "qwen-image", "lumina2", "z-image", "ltx", "hunyuan-video")
+#: Model -> its tokenizer's tensor, and file.
+TOKENIZERS = {
+    "wan": ("spiece_model", "spiece.model"), "lumina2": ("spiece_model", "tokenizer.model"),
+    "flux2": ("tekken_model", "tekken.json"),
+}  # fmt: skip
+#: The class of a VAE; that of a denoiser is its table's.
+CLASSES = {
+    "vae": "AutoencoderKL", "wan-vae": "AutoencoderKLWan", "ltx-vae": "AutoencoderKLLTXVideo",
+    "flux2-vae": "AutoencoderKLFlux2", "hunyuan-video-vae": "AutoencoderKLHunyuanVideo",
+}  # fmt: skip
 
 
 def load(path: Path) -> Tensors:
@@ -72,43 +94,44 @@ def denoiser(model: str) -> Tensors:
 
 def encoder(model: str, part: str) -> tuple[Tensors, Tensors]:
     """A text encoder as ComfyUI and the folder have it."""
-    _, _, _, names, folder = next(row for row in SETS[model][1] if row[0] == part)
-    if names is None:
+    _, _, _, known, folder = next(row for row in SETS[model][1] if row[0] == part)
+    if known is None:
         tensors = pipelines.clip(True, 5)
         return tensors, {name.removeprefix("text_model."): t for name, t in tensors.items()}
-    tensors = pictures.values(dict.fromkeys(names, (8, 8)), seed=len(part))
+    tensors = pictures.values(dict.fromkeys(known, (8, 8)), seed=len(part))
     return tensors, {folder(name): t for name, t in tensors.items()}
 
 
-def write(folder: Path, model: str, noise: bool = False) -> Path:
+def write(folder: Path, model: str, noise: bool = False, vae: str | None = None) -> Path:
     parts = {"transformer": pictures.DIFFUSERS[model](denoiser(model))}
     if noise:
-        parts["transformer_2"] = parts["transformer"]
-    vae, encoders = SETS[model]
-    if vae:
-        parts["vae"] = pictures.DIFFUSERS[vae](pictures.values(pictures.MODELS[vae](), seed=2))
+        parts["transformer_2"] = {name: t + 1 for name, t in parts["transformer"].items()}
+    usual, encoders = SETS[model]
+    parts["vae"] = pictures.DIFFUSERS[vae or usual](pictures.values(pictures.MODELS[vae or usual](), seed=2))
     parts |= {part: encoder(model, part)[1] for part, *_ in encoders}
-    pipelines.write(folder, parts)
-    if model in WITH_TOKENIZER:
-        (folder / "tokenizer" / ("spiece.model" if model == "wan" else "tokenizer.model")).write_bytes(SPIECE)
+    known = names.table(model)
+    assert known is not None
+    classes = {**dict.fromkeys(("transformer", "transformer_2"), known.class_name), "vae": CLASSES[usual]}
+    pipelines.write(folder, parts, classes=classes)
+    if model in TOKENIZERS:
+        (folder / "tokenizer" / TOKENIZERS[model][1]).write_bytes(SPIECE)
     return folder
 
 
-def expected(model: str, noise: bool = False) -> dict[str, Tensors]:
+def expected(model: str, noise: bool = False, vae: str | None = None) -> dict[str, Tensors]:
     """The tensors of ComfyUI's files, by their names in its folders."""
-    names = ["Model_high_noise", "Model_low_noise"] if noise else ["Model"]
-    files = {f"diffusion_models/{name}": denoiser(model) for name in names}
-    vae, encoders = SETS[model]
-    if vae:
-        files["vae/Model_vae"] = pictures.values(pictures.MODELS[vae](), seed=2)
+    stems = ["Model_high_noise", "Model_low_noise"] if noise else ["Model"]
+    files = {f"diffusion_models/{stem}": {n: t + k for n, t in denoiser(model).items()} for k, stem in enumerate(stems)}
+    usual, encoders = SETS[model]
+    files["vae/Model_vae"] = pictures.values(pictures.MODELS[vae or usual](), seed=2)
     for part, file, *_ in encoders:
         files[f"text_encoders/{file}"] = encoder(model, part)[0] | spiece(model, part)
     return files
 
 
 def spiece(model: str, part: str) -> Tensors:
-    given = model in WITH_TOKENIZER and part == "text_encoder"
-    return {"spiece_model": torch.frombuffer(bytearray(SPIECE), dtype=torch.uint8)} if given else {}
+    given = model in TOKENIZERS and part == "text_encoder"
+    return {TOKENIZERS[model][0]: torch.frombuffer(bytearray(SPIECE), dtype=torch.uint8)} if given else {}
 
 
 def differs(found: Tensors, wanted: Tensors) -> str | None:
@@ -117,14 +140,14 @@ def differs(found: Tensors, wanted: Tensors) -> str | None:
     return next((name for name, t in wanted.items() if not torch.equal(found[name], t)), None)
 
 
-def unlike_set(folder: Path, model: str, noise: bool = False) -> str | None:
+def unlike_set(folder: Path, model: str, noise: bool = False, vae: str | None = None) -> str | None:
     """The first file or tensor of a set that isn't ComfyUI's."""
-    source = write(folder / "Model", model, noise)
+    source = write(folder / "Model", model, noise, vae)
     try:
         wb.convert(source, f"{folder / 'out'}/", comfy_folders=True)
     except (WeighbridgeError, LookupError) as error:
         return repr(error)
-    wanted = expected(model, noise)
+    wanted = expected(model, noise, vae)
     made = {path.relative_to(folder / "out").with_suffix("").as_posix(): path for path in (folder / "out").rglob("*.*")
             if path.suffix == ".safetensors"}  # fmt: skip
     if set(made) != set(wanted):
@@ -141,7 +164,6 @@ def unlike_checkpoint(folder: Path, model: str) -> str | None:
         return repr(error)
     wanted = {f"model.diffusion_model.{name}": t for name, t in denoiser(model).items()}
     vae, encoders = SETS[model]
-    assert vae is not None
     prefix = "first_stage_model." if model == "sd3" else "vae."
     wanted |= {prefix + name: t for name, t in pictures.values(pictures.MODELS[vae](), seed=2).items()}
     for part, _, key, *_ in encoders:
@@ -153,6 +175,11 @@ def unlike_checkpoint(folder: Path, model: str) -> str | None:
 @pytest.mark.parametrize("model", SETS)
 def test_a_file_for_each_part(model: str, tmp_path: Path) -> None:
     assert unlike_set(tmp_path, model) is None
+
+
+@pytest.mark.parametrize(("model", "vae"), [(model, vae) for model, each in OTHER_VAES.items() for vae in each])
+def test_vaes_of_other_versions(model: str, vae: str, tmp_path: Path) -> None:
+    assert unlike_set(tmp_path, model, vae=vae) is None
 
 
 def test_two_denoisers_are_those_of_high_and_low_noise(tmp_path: Path) -> None:
@@ -174,7 +201,7 @@ def test_a_checkpoint_without_its_vae_is_refused(model: str, tmp_path: Path) -> 
 
 def faults() -> list[Any]:
     found = []
-    for number, row in enumerate(single_file.tables()):
+    for number, row in enumerate(file_places.tables()):
         for part in (name for name, columns in row.items() if isinstance(columns, dict) and row["models"][0] in SETS):
             found += [pytest.param(number, part, column, id=f"{row['models'][0]}-{part}-{column}")
                       for column in row[part] if column != "whole"]  # fmt: skip
@@ -186,22 +213,25 @@ def faults() -> list[Any]:
 def test_every_column_is_seen(
     number: int, part: str, column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = copy.deepcopy(single_file.tables())[number]
+    row = copy.deepcopy(file_places.tables())[number]
     model = row["models"][0]
     if isinstance(row[part][column], str):
         row[part][column] = "x"
+    elif isinstance(row[part][column], list):
+        row[part][column] = row[part][column][1:]
     else:
         del row[part][column]
     for module in (single_file, comfy_folders):
-        monkeypatch.setattr(module, "places", lambda model: single_file.build_places(row))
+        monkeypatch.setattr(module, "places", lambda model: file_places.build_places(row))
     found = [unlike_set(tmp_path / "set", model)]
+    found += [unlike_set(tmp_path / vae, model, vae=vae) for vae in OTHER_VAES.get(model, ()) if column == "names"]
     if model in ALONE:
         found.append(unlike_checkpoint(tmp_path / "one", model))
     assert any(found)
 
 
 def test_a_vae_with_other_blocks_is_left_out(tmp_path: Path) -> None:
-    """That of Wan 2.2 5B: a file with a part of its tensors would be worse than none."""
+    """A file with a part of its tensors would be worse than none."""
     source = write(tmp_path / "Model", "wan")
     file = source / "vae" / "diffusion_pytorch_model.safetensors"
     pictures.save(file, {**load(file), "decoder.up_blocks.0.upsampler.resample.1.weight": torch.zeros(4, 4)})

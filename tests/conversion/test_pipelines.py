@@ -16,6 +16,7 @@ from tests.oracles import pictures, pipelines, vocabularies
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.pipelines import folder as pipeline_folder
+from weighbridge.conversion.pipelines import places as file_places
 from weighbridge.conversion.pipelines import single_file
 from weighbridge.models.diffusion import pipeline as pipeline_parts
 
@@ -84,11 +85,11 @@ def test_diffusers_reads_the_single_file(model: str, flat: bool, tmp_path: Path)
 
 def faults() -> list[Any]:
     found = []
-    for number, row in enumerate(single_file.tables()):
+    for number, row in enumerate(file_places.tables()):
         if row["models"][0] not in pipelines.PIPELINES:
             continue  # test_comfy_folders.py has the others
         for part, columns in row.items():
-            if part != "models":
+            if isinstance(columns, dict):
                 found += [
                     pytest.param(number, part, column, id=f"{row['models'][0]}-{part}-{column}")
                     for column in columns if column != "file"
@@ -102,7 +103,7 @@ def faults() -> list[Any]:
 def test_every_row_is_seen(
     number: int, part: str, column: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damaged = copy.deepcopy(single_file.tables())
+    damaged = copy.deepcopy(file_places.tables())
     row = damaged[number]
     if column is None:
         del row[part]
@@ -110,7 +111,7 @@ def test_every_row_is_seen(
         row[part]["prefix"] = "x."
     else:
         del row[part][column]
-    monkeypatch.setattr(single_file, "places", lambda model: single_file.build_places(row))
+    monkeypatch.setattr(single_file, "places", lambda model: file_places.build_places(row))
     model = row["models"][0]
     folder = pipelines.write(tmp_path / "p", pipelines.flattened(ALL[model]()))
     assert convicts(model, folder, tmp_path / "single.safetensors") is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.oracles import pictures
+from tests.oracles import picture_vaes, pictures
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -129,7 +129,10 @@ def test_every_row_is_seen(table: str, what: str, fault: Change, monkeypatch: py
 # ---- the command ----
 
 
-PREFIXES = {"vae": "first_stage_model.", "wan-vae": "vae.", "open-clip": "conditioner.embedders.1.model."}
+VAES = ("vae", "wan-vae", *picture_vaes.MODELS)
+PREFIXES = {
+    **dict.fromkeys(VAES, "vae."), "vae": "first_stage_model.", "open-clip": "conditioner.embedders.1.model.",
+}  # fmt: skip
 
 
 @pytest.mark.costly
@@ -152,7 +155,7 @@ def test_there_and_back_by_the_command(tmp_path: Path, model: str, prefixed: boo
         result = load(tmp_path / f"{file}.safetensors")
         assert set(result) == set(expected)
         assert all(torch.equal(result[name], expected[name]) for name in result)
-    if model in ("vae", "wan-vae", "open-clip"):
+    if model in PREFIXES:
         return
     wb.convert(path, tmp_path / "a.gguf", dtype="q8_0")
     wb.convert(tmp_path / "diffusers.safetensors", tmp_path / "b.gguf", dtype="q8_0")
@@ -182,7 +185,8 @@ def test_a_file_with_two_models_is_refused(tmp_path: Path) -> None:
     """No denoiser is chosen by the order of the tables, unless one's names and sizes are those of the other."""
     denoisers = [model for _, model in PAIRS if model not in PREFIXES]
     shapes = {name: pictures.MODELS[name]() for name in denoisers}
-    alike = {("sd1", "sd2"), ("sdxl", "sdxl-refiner")}
+    alike = {("sd1", "sd2"), ("sdxl", "sdxl-refiner"), *combinations(TABLES["flux2"]["models"], 2)}
+    alike |= {(model, "qwen-image") for model in ("flux2-klein", "flux2-klein-9b")}  # by the size of txt_in
     for pair in combinations(denoisers, 2):
         merged = shapes[pair[0]] | shapes[pair[1]]
         if pair in alike:
@@ -190,6 +194,29 @@ def test_a_file_with_two_models_is_refused(tmp_path: Path) -> None:
             continue
         with pytest.raises(UnsupportedError, match=r"has the tensors of .* and "):
             diffusion_model(merged, tmp_path / "x.safetensors")
+
+
+LTX = [model for model in picture_vaes.MODELS if model.startswith("ltx")]
+
+
+@pytest.mark.parametrize("model", LTX)
+def test_the_recorded_names_are_those_of_diffusers(model: str) -> None:
+    """At the published sizes, by which diffusers chooses the version."""
+    rows = picture_vaes.record(model)
+    whole = {f"vae.{name}": torch.empty(row[0], device="meta") for name, row in rows.items()}
+    module = pytest.importorskip("diffusers.loaders.single_file_utils")
+    found = module.convert_ltx_vae_checkpoint_to_diffusers(whole)
+    expected = {row[1]: tuple(row[2] if len(row) == 3 else row[0]) for row in rows.values() if row[1]}
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == expected
+
+
+@pytest.mark.parametrize("model", LTX)
+def test_statistics_that_diffusers_drops_are_listed(model: str, tmp_path: Path) -> None:
+    shapes = {name: tuple(min(size, 3) for size in row[0]) for name, row in picture_vaes.record(model).items()}
+    path = pictures.save(tmp_path / "vae.safetensors", pictures.values(shapes))
+    plan = wb.plan_rename(path, tmp_path / "d.safetensors", to_names="diffusers")
+    assert set(plan.report.dropped) == set(shapes) - set(picture_vaes.single_file(model))
+    assert len(plan.report.dropped) == 3
 
 
 def test_unknown_tensors_are_listed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.oracles import picture_vaes
 
 # loader.py, IMG_ARCH_LIST
 ARCHITECTURES = frozenset(
@@ -132,10 +133,11 @@ def ltx(width: int = 32) -> Shapes:
     return out
 
 
-def flux2(width: int = 32, head: int = 8) -> Shapes:
-    """FLUX.2 (black-forest-labs/flux2, src/flux2/model.py): no biases, one modulation for all blocks."""
-    out: Shapes = {"img_in.weight": (width, 16), "txt_in.weight": (width, 24)}
-    for name in ("time_in", "guidance_in"):
+def flux2(width: int = 32, head: int = 8, context: int = 0) -> Shapes:
+    """FLUX.2 (black-forest-labs/flux2, src/flux2/model.py): no biases, one modulation for all blocks. `context`: the
+    width of [klein]'s texts, which has no guidance."""
+    out: Shapes = {"img_in.weight": (width, 16), "txt_in.weight": (width, context or 24)}
+    for name in ("time_in", *(() if context else ("guidance_in",))):
         out |= {f"{name}.in_layer.weight": (width, 256), f"{name}.out_layer.weight": (width, width)}
     for name, parts in (("double_stream_modulation_img", 6), ("double_stream_modulation_txt", 6),
                         ("single_stream_modulation", 3)):  # fmt: skip
@@ -420,6 +422,7 @@ MODELS: dict[str, Callable[[], Shapes]] = {
     "sdxl": partial(unet, 3, (1, 2), 2048, labels=True), "sdxl-refiner": partial(unet, 4, (1, 2), 1280, labels=True),
     "flux2": flux2, "qwen-image": qwen_image, "hunyuan-video": hunyuan_video,
     "lumina2": partial(next_dit, 1, 8, pads=False), "z-image": partial(next_dit, 0, 24, pads=True),
+    "flux2-klein": partial(flux2, context=7680), "flux2-klein-9b": partial(flux2, context=12288), **picture_vaes.SHAPES,
 }  # fmt: skip
 
 
@@ -484,7 +487,9 @@ DIFFUSERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "wan-vae": _converted("convert_wan_vae_to_diffusers"),
     "ltx": _converted("convert_ltx_transformer_checkpoint_to_diffusers"),
     "qwen-image": dict,
-    "flux2": _converted("convert_flux2_transformer_checkpoint_to_diffusers"),
+    **dict.fromkeys(
+        ("flux2", "flux2-klein", "flux2-klein-9b"), _converted("convert_flux2_transformer_checkpoint_to_diffusers")
+    ),
     "z-image": _converted("convert_z_image_transformer_checkpoint_to_diffusers"),
     "lumina2": _of_sizes("convert_lumina2_to_diffusers", {"q_dim = 2304": "q_dim = 24", "v_dim = 768": "v_dim = 8"}),
     "hunyuan-video": _of_sizes(
@@ -495,4 +500,5 @@ DIFFUSERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "convert_open_clip_checkpoint", "conditioner.embedders.1.model.", prefix="conditioner.embedders.1.model.",
         first=(None,),
     ),
+    **picture_vaes.DIFFUSERS,
 }  # fmt: skip

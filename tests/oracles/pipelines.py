@@ -78,8 +78,12 @@ def flattened(parts: Parts) -> Parts:
     }
 
 
-def write(folder: Path, parts: Mapping[str, Tensors], index: Mapping[str, Any] | None = None) -> Path:
-    """Writes the folder, with a scheduler and a tokenizer. `index`: further entries of model_index.json."""
+def write(
+    folder: Path, parts: Mapping[str, Tensors], index: Mapping[str, Any] | None = None,
+    classes: Mapping[str, str] | None = None,
+) -> Path:  # fmt: skip
+    """Writes the folder, with a scheduler and a tokenizer. `index`: further entries of model_index.json. `classes`: of
+    parts, instead of those of FLUX.1."""
     listed: dict[str, Any] = {
         "_class_name": "SmallPipeline",
         "_diffusers_version": "0.42.1",
@@ -90,7 +94,7 @@ def write(folder: Path, parts: Mapping[str, Tensors], index: Mapping[str, Any] |
         is_t5, is_umt5 = "shared.weight" in tensors, any(name.startswith("encoder.block.1.") for name in tensors)
         t5_config = _UMT5_CONFIG if is_umt5 else _T5_CONFIG
         text_class = t5_config["architectures"][0] if is_t5 else "CLIPTextModel"
-        class_name = text_class if text else _CLASSES.get(part, "Model")
+        class_name = text_class if text else (classes or _CLASSES).get(part, "Model")
         listed[part] = ["transformers" if text else "diffusers", class_name]
         place = folder / part
         place.mkdir(parents=True)

@@ -32,3 +32,14 @@ def test_it_is_read_from_the_hub(tmp_path: Path, connect: Callable[..., None]) -
     ]
     assert written[0] == written[1]
     assert "scheduler/scheduler_config.json" in written[0]
+
+
+def test_the_configs_of_comfyui_files_are_on_the_hub(tmp_path: Path, connect: Callable[..., None]) -> None:
+    """The files that are written are those of the pipeline."""
+    folder = pipelines.write(tmp_path / "p", pipelines.PIPELINES["flux"]())
+    wb.convert(folder, f"{tmp_path / 'set'}/", comfy_folders=True)
+    with Hub(folder).running() as hub:
+        connect(hub)
+        wb.convert(tmp_path / "set", f"{tmp_path / 'back'}/", config="hf://org/model")
+    written = {path.relative_to(tmp_path / "back") for path in (tmp_path / "back").rglob("*")}
+    assert written == {path.relative_to(folder) for path in folder.rglob("*")}

@@ -28,7 +28,7 @@ from weighbridge.api.keywords import (
 from weighbridge.api.verbs import planned_and_run, with_bill
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
-from weighbridge.containers.formats import PIPELINE
+from weighbridge.containers.formats import PIPELINES
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
@@ -207,9 +207,9 @@ def plan_quantize(src: Path, dst: Path, options: QuantizeKeywords) -> QuantizePl
             return with_bill(plan, options, [src], "quantized")
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", options.target_options)
         model = _with_adapters(model, options.adapters)
-        if model.place.trainer == PIPELINE:
+        if model.place.trainer in PIPELINES:
+            from weighbridge.conversion.pipelines.from_comfy import pipeline_of
             from weighbridge.conversion.pipelines.quantized import plan_quantized
-            from weighbridge.models.diffusion.pipeline import pipeline_of
 
             for option in given(options):
                 raise UsageError(f"{option} doesn't apply to a pipeline of several models")

@@ -12,7 +12,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec, spec_of, without_leading_ones
-from weighbridge.containers.formats import PIPELINE
+from weighbridge.containers.formats import PIPELINES
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.models.arch.derived import MAKERS
@@ -66,7 +66,7 @@ def gguf_model(model: OpenModel) -> GgufModel:
         tensors = {e.name: Spec(e.shape, e.dtype) for e in model.index}
         quantized = any(spec.dtype.kind is Kind.BLOCK for spec in tensors.values())
         return GgufModel(dict(model.metadata), tensors, stored, quantized, True)
-    if model.place.trainer == PIPELINE:
+    if model.place.trainer in PIPELINES:
         sizes = Counter[str]()
         for entry in model.index:
             sizes[entry.name.partition(".")[0]] += entry.nbytes

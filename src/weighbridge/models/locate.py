@@ -357,8 +357,11 @@ def _locate_below(folder: Path, names: Collection[str]) -> Place | None:
 
         files, notes = orbax_files.files_of(folder)
         return Place(folder, files, folder, parts=True, trainer="orbax", notes=notes)
+    from weighbridge.models.diffusion.comfy_set import files_of_set
     from weighbridge.models.trainer_files import megatron_files
 
+    if files_of_parts := files_of_set(folder):
+        return Place(folder, files_of_parts, folder, trainer=formats.COMFY_SET)
     ranks = megatron_files(folder)
     return Place(folder, ranks, folder, parts=True, trainer="megatron") if ranks else None
 

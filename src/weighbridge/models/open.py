@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
-from weighbridge.containers.formats import DFLOAT11
+from weighbridge.containers.formats import COMFY_SET, DFLOAT11, PIPELINE_INDEX
 from weighbridge.io.location import open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.jsonfile import decode
@@ -152,8 +152,9 @@ def describe_by(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, 
         return replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
     path = resolve(config)
     if path.is_dir():
-        if not (path / _CONFIG).is_file():
-            raise UsageError(f"{path} has no {_CONFIG}", hint="name the file or the folder of a model's config")
+        needed = PIPELINE_INDEX if model.place.trainer == COMFY_SET else _CONFIG
+        if not (path / needed).is_file():
+            raise UsageError(f"{path} has no {needed}", hint="name the file or the folder of a model's config")
         return replace(model, place=replace(model.place, folder=path))
     with open_source(path) as source:
         data = source.read(0, min(source.size, CONFIG_JSON + 1))

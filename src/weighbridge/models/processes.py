@@ -1,5 +1,5 @@
 """Opens the files of a training step that the trainer's processes wrote, each with its part of the model, and those of
-a diffusers pipeline.
+a pipeline of diffusers or ComfyUI.
 
 open_joined(place, sources)                the whole weights, joined while they are read, and the parts left out
 open_joined(place, sources, apart=True)    every tensor of every file, the optimizer's too, not joined
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from weighbridge.containers import opening
-from weighbridge.containers.formats import PIPELINE
+from weighbridge.containers.formats import COMFY_SET, PIPELINE, PIPELINES
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
-from weighbridge.models.diffusion.joined import open_pipeline
+from weighbridge.models.diffusion.joined import open_pipeline, open_set
 from weighbridge.models.locate import Place
 from weighbridge.models.megatron import open_megatron
 from weighbridge.models.nemo import open_nemo
@@ -35,6 +35,7 @@ OPENERS: Final[Mapping[str, Callable[[Place, Sequence[Source]], JoinedModel]]] =
     {
         "deepspeed": open_zero,
         PIPELINE: open_pipeline,
+        COMFY_SET: open_set,
         "megatron": open_megatron,
         "nemo": open_nemo,
         "orbax": open_orbax,
@@ -48,7 +49,7 @@ _SUFFIX: Final = ".pt"
 def open_joined(place: Place, sources: list[Source], *, apart: bool = False) -> JoinedModel:
     """The weights of `place`. `sources`: those of `place.weights`; further ones are added. `apart`: as above; the
     files of an archive are joined. FormatError if the files aren't one complete checkpoint."""
-    if apart and place.trainer not in ("nemo", "orbax", PIPELINE):
+    if apart and place.trainer not in ("nemo", "orbax", *PIPELINES):
         return _open_apart(place, sources)
     return OPENERS[place.trainer](place, sources)
 

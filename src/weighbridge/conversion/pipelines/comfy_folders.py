@@ -16,7 +16,8 @@ from typing import Any, Final
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.options import ComfyFolderOptions, ComfyOptions, SafetensorsOptions
 from weighbridge.conversion.pipelines.folder import PartPlanner, joined
-from weighbridge.conversion.pipelines.single_file import PartPlace, denoisers_of, places, stored_part
+from weighbridge.conversion.pipelines.places import PartPlace, places
+from weighbridge.conversion.pipelines.single_file import denoisers_of, stored_part
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import Target
 from weighbridge.conversion.result import Loss

@@ -87,7 +87,7 @@ def gguf_or_unchanged(
 def with_tokenizer(pipeline: Pipeline, part: PipelinePart, each: OpenModel) -> OpenModel:
     """A text encoder with the files of its tokenizer, which are in a separate folder of the pipeline: those of
     `tokenizer_2` for `text_encoder_2`."""
-    folder = pipeline.whole.place.path / part.name.replace("text_encoder", "tokenizer")
+    folder = pipeline.whole.place.folder / part.name.replace("text_encoder", "tokenizer")
     if not part.name.startswith("text_encoder") or not folder.is_dir():
         return each
     place, own = Place(folder, (), folder), {path.name for path in side_files(each.place.folder)}
@@ -103,14 +103,15 @@ def joined(
     """Joins the plans of all parts, and the copies of the files of other parts, to the plan of a folder. `folders`: the
     folder of each part, if it isn't that of its name; then no other files are copied."""
     whole = pipeline.whole
-    base = whole.place.path
+    base = whole.place.folder
     others = [base / part.name for part in pipeline.index.parts if not part.has_weights]
     copies = [] if folders else [folder for folder in (base, *others) if folder.is_dir()]
-    small = [file for folder in copies for file in side_files(folder)]
+    texts = {} if folders else dict(whole.texts)
+    small = [file for folder in copies for file in side_files(folder) if file.relative_to(base).as_posix() not in texts]
     used = {file.relative_to(base).parts[0] for file in small} | {part.name for part in pipeline.index.parts}
     rest = sorted(path.name for path in base.iterdir() if path.name not in used and not path.name.startswith("."))
     notes = [f"not copied from the source's folder: {', '.join(rest)}"] if rest and not folders else []
-    fields: dict[str, Any] = {"files": copied(small, base), "texts": {}, "reports": {}, "keys": {}}
+    fields: dict[str, Any] = {"files": copied(small, base), "texts": texts, "reports": {}, "keys": {}}
     for part, plan in plans:
         folder = folders[part] if folders else part
         fields["files"] += [replace(file, name=f"{folder}/{file.name}") for file in plan.files]
@@ -118,13 +119,14 @@ def joined(
             separator = "/" if name == "texts" else "."
             fields[name] |= {f"{part}{separator}{key}": value for key, value in getattr(plan, name).items()}
     return Plan(
-        source=str(base), target=target, format=kind, folder=True, files=tuple(fields["files"]), texts=fields["texts"],
+        source=str(whole.place.path), target=target, format=kind, folder=True,
+        files=tuple(fields["files"]), texts=fields["texts"],
         losses=tuple(
             replace(loss, message=loss.message if loss.tensor else f"{part}: {loss.message}",
                     tensor=loss.tensor and f"{part}.{loss.tensor}")
             for part, plan in plans
             for loss in plan.losses
-        ),
+        ) + tuple(map(Loss, pipeline.left_out)),
         moves=tuple(replace(move, tensor=f"{part}.{move.tensor}") for part, plan in plans for move in plan.moves),
         notes=(*whole.oddities, *(f"{part}: {note}" for part, plan in plans for note in plan.notes), *notes),
         write=plans[0][1].write, reports=fields["reports"],

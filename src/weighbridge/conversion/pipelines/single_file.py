@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.imports.tables import read_table
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.base.words import plural
 from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
+from weighbridge.conversion.pipelines.from_comfy import pipeline_of
+from weighbridge.conversion.pipelines.places import TOKENIZER_FILES, PartPlace, places
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.names import Renaming, table, to_original
 from weighbridge.models.diffusion.parts import PipelinePart
-from weighbridge.models.diffusion.pipeline import Pipeline, pipeline_of
-from weighbridge.models.locate import Place
+from weighbridge.models.diffusion.pipeline import Pipeline
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import RenamedTensor, with_nodes
@@ -34,51 +33,6 @@ _HINT: Final = "a slash at the end of DST names a folder, which every pipeline c
 #: Names of text encoders that aren't those of the encoder itself.
 _OUTSIDE: Final = ("text_projection.", "logit_scale")
 _TEXT_ENCODERS: Final = "text_encoders."
-_SENTENCEPIECE: Final = ("spiece.model", "tokenizer.model")
-
-
-class PartPlace(NamedTuple):
-    """The place of a part in a single file; the columns are described in the table."""
-
-    prefix: str
-    names: str | None
-    below: str
-    whole: bool
-    renamed: Mapping[str, str]
-    tokenizer: str
-    file: str
-
-
-class FilePlaces(NamedTuple):
-    """The places of a model's parts, and whether one file holds all."""
-
-    parts: Mapping[str, PartPlace]
-    alone: bool
-
-
-@cache
-def places(model: str) -> FilePlaces | None:
-    """The places of parts in the single file of a model, a row of diffusion.toml; None if it has none."""
-    return next((build_places(raw) for raw in tables() if model in raw["models"]), None)
-
-
-def tables() -> list[dict[str, Any]]:
-    """The rows of the table."""
-    rows: list[dict[str, Any]] = read_table(__file__, "single_files.toml")["file"]
-    return rows
-
-
-def build_places(raw: Mapping[str, Any]) -> FilePlaces:
-    """The places of a row."""
-    parts = {
-        part: PartPlace(
-            row.get("prefix", ""), row.get("names"), row.get("below", ""), row.get("whole", False),
-            row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""),
-        )
-        for part, row in raw.items()
-        if isinstance(row, dict)
-    }  # fmt: skip
-    return FilePlaces(parts, all(place.prefix for place in parts.values()))
 
 
 def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
@@ -100,7 +54,7 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     whole = with_nodes(model, tensors)
     draft = to_comfy(whole, options) if isinstance(options, ComfyOptions) else to_container(whole, options, kind)
     draft.metadata = {"format": "pt"}
-    draft.losses += losses
+    draft.losses += [*losses, *map(Loss, pipeline.left_out)]
     files = [part.name for part in pipeline.index.parts if not part.has_weights]
     draft.losses += [Loss(f"left out: the files of {', '.join(files)}")] if files else []
     if absent := [name for name in known.parts if name not in {part.name for part in pipeline.index.models}]:
@@ -130,12 +84,12 @@ def stored_part(
     renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
     stored = packed_rename.parts(each, named.tensors, renamed)
     if place.tokenizer:
-        folder = pipeline.whole.place.path / part.name.replace("text_encoder", "tokenizer")
-        files = Place(folder, (), folder)
-        data = next((data for name in _SENTENCEPIECE if (data := files.read(name, TOKENIZER_JSON))), None)
+        folder, names = part.name.replace("text_encoder", "tokenizer"), TOKENIZER_FILES[place.tokenizer]
+        read = pipeline.whole.read
+        data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
         if data is None:
-            names = " or ".join(_SENTENCEPIECE)
-            losses.append(Loss(f"{place.tokenizer}: {folder} has no {names}, without which ComfyUI can't read texts"))
+            missing = f"{pipeline.whole.place.folder / folder} has no {' or '.join(names)}"
+            losses.append(Loss(f"{place.tokenizer}: {missing}, without which ComfyUI can't read texts"))
         else:
             stored[place.tokenizer] = const(np.frombuffer(data, np.uint8), U8)
     return stored, losses
@@ -166,7 +120,10 @@ def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
     origin = _names_in_file(tensors, place)
     tensors = {name: tensors[old] for name, old in origin.items()}
     found = each.diffusion
-    names = table(place.names) if place.names else found.names if found and found.denoises else None
+    tables = [known for name in place.names if (known := table(name))]
+    names = max(tables, key=lambda known: known.count(tensors), default=None)
+    if names is None and found is not None and found.denoises:
+        names = found.names
     if names is None:
         return Renaming(dict(tensors), {name: (old,) for name, old in origin.items()}, ())
     named = to_original(names, tensors)

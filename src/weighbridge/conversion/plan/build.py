@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.gc_pause import paused
-from weighbridge.containers.formats import PIPELINE
+from weighbridge.containers.formats import PIPELINES
 from weighbridge.conversion.options import (
     CHECKPOINT,
     AdapterOptions,
@@ -74,7 +74,7 @@ def build(
             from weighbridge.conversion.checkpoint.training import plan_torch
 
             plan = plan_torch(model.place.path, target.path, write)
-        elif model.place.trainer == PIPELINE and (target.format in WEIGHTS or target.format == "gguf"):
+        elif model.place.trainer in PIPELINES and (target.format in WEIGHTS or target.format == "gguf"):
             plan = _build_parts(model, target, write, keep_names)
         else:
             plan = _build(model, target, write, keep_names, calibrate)
@@ -82,9 +82,9 @@ def build(
 
 
 def _build_parts(model: OpenModel, target: Target, write: WriteOptions, keep_names: bool) -> Plan:
-    """Plans a diffusers pipeline, each part by itself."""
+    """Plans a pipeline of diffusers or ComfyUI, each part by itself."""
     from weighbridge.conversion.pipelines.folder import plan_folder
-    from weighbridge.models.diffusion.pipeline import pipeline_of
+    from weighbridge.conversion.pipelines.from_comfy import pipeline_of
 
     if isinstance(target.options, ComfyFolderOptions):
         from weighbridge.conversion.pipelines.comfy_folders import plan_comfy_folders as plan_folder
@@ -300,7 +300,7 @@ def _from_mlx(model: OpenModel, renamed: Sequence[str]) -> tuple[OpenModel, list
 def _to_comfy(model: OpenModel, options: ComfyOptions, kind: str) -> PlanBuilder:
     from weighbridge.conversion.comfy import to_comfy
 
-    if model.place.trainer == PIPELINE:
+    if model.place.trainer in PIPELINES:
         from weighbridge.conversion.pipelines.single_file import to_single_file
 
         return to_single_file(model, options, kind)
@@ -308,7 +308,7 @@ def _to_comfy(model: OpenModel, options: ComfyOptions, kind: str) -> PlanBuilder
 
 
 def _to_container(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
-    if model.place.trainer == PIPELINE and kind in WEIGHTS.values():
+    if model.place.trainer in PIPELINES and kind in WEIGHTS.values():
         from weighbridge.conversion.pipelines.single_file import to_single_file
 
         return to_single_file(model, options, kind)

@@ -212,6 +212,7 @@ def stem_of(path: Path, model: OpenModel, kind: str) -> str:
     """The file names without `-00001-of-...` and the suffix."""
     container = WEIGHTS.get(kind, kind)
     if kind in WEIGHTS or (container in _STEMS and not path.suffix):
-        diffusers = kind != "mlx" and model.place.weights and model.place.weights[0].name.startswith(PIPELINE_STEM)
+        named = model.place.weights and model.place.weights[0].name.startswith(PIPELINE_STEM)
+        diffusers = kind != "mlx" and (named or "_class_name" in (model.json("config.json") or ()))
         return peft.STEM if converts_adapter(model, kind) else PIPELINE_STEM if diffusers else _STEMS[container]
     return path.name if target_of(path.suffix) is None else path.stem

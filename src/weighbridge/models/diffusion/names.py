@@ -4,13 +4,14 @@
     "x.*.qkv" = ["y.*.to_q", "y.*.to_k", ...]     its rows, split: all parts but the last are square, or all are equal
     { to = ["y.*.to_q", ...], grouped = true }    its rows, split: the first part is square, the others are equal
     { to = "norm_out.linear", swap = true }       the two halves of its rows change places, if it has two (scale, shift)
-    { to = "attn.to_q", pointwise = true }        a convolution with 1 x 1 kernels in the file, a matrix in the folder
+    { to = "attn.to_q", pointwise = 2 }           a convolution with 1 x 1 kernels in the file, a matrix in the folder
     { to = "text_projection.weight", transposed = true }
 
 `*` matches a number, and each row works in both directions. `{ to = ..., parts = "resnet" }` is a row for each entry
 of [parts.resnet], below the module. `{3b+l+1}` is computed for each b and l of [counts]. A table `like` another begins
 with its rows; of two rows with one name in diffusers, the last counts. `models`: ids of rows of diffusion.toml.
-[older] has endings of modules in older versions of diffusers, and those that replaced them.
+`also`: classes with the names of `class`. [older] has endings of modules in older versions of diffusers, and those that
+replaced them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class NameRow(NamedTuple):
     original: str
     diffusers: tuple[str, ...]
     swap: bool = False
-    pointwise: bool = False
+    pointwise: int = 0
     transposed: bool = False
     grouped: bool = False
 
@@ -55,11 +56,13 @@ class NamePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class NameTable:
-    """The rows of a model, and its class in diffusers. `older`: endings of modules in older versions -> today's."""
+    """The rows of a model, and its class in diffusers. `older`: endings of modules in older versions -> today's.
+    `also`: classes with the same names."""
 
     class_name: str
     rows: tuple[NameRow, ...]
     older: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
     _originals: dict[str, Any] = field(default_factory=dict, compare=False)
     _diffusers: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -68,6 +71,10 @@ class NameTable:
             _insert(self._originals, row.original, (row, 0))
             for part, name in enumerate(row.diffusers):
                 _insert(self._diffusers, name, (row, part))
+
+    def count(self, names: Iterable[str]) -> int:
+        """The number of names in diffusers that the table has."""
+        return sum(self.place_of(self.current(name), diffusers=True) is not None for name in names)
 
     def place_of(self, name: str, *, diffusers: bool) -> NamePlace | None:
         """The place of a tensor by its name in diffusers or in a single file; None if the table lacks it."""
@@ -120,7 +127,7 @@ def table(model: str) -> NameTable | None:
 
 def build_table(raw: Mapping[str, Any]) -> NameTable:
     """The rows of a table."""
-    return NameTable(raw["class"], tuple(_rows(raw)), raw.get("older", {}))
+    return NameTable(raw["class"], tuple(_rows(raw)), raw.get("older", {}), tuple(raw.get("also", ())))
 
 
 def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
@@ -132,7 +139,7 @@ def _rows(raw: Mapping[str, Any]) -> Iterator[NameRow]:
         for template, value in entries.items():
             columns = value if isinstance(value, dict) else {"to": value}
             to = (columns["to"],) if isinstance(columns["to"], str) else tuple(columns["to"])
-            flags = {flag: bool(columns.get(flag)) for flag in ("swap", "pointwise", "transposed", "grouped")}
+            flags = {flag: columns[flag] for flag in ("swap", "pointwise", "transposed", "grouped") if flag in columns}
             below = parts[columns["parts"]] if "parts" in columns else {"": ""}
             for original, *names in _numbered((template, *to), counts):
                 for inner, name in below.items():
@@ -240,7 +247,7 @@ def joined(name: str, row: NameRow, parts: list[LogicalTensor], tensors: Mapping
     if row.transposed:
         return transpose(first)
     if row.pointwise and len(first.spec.shape) == 2:
-        return reshape(first, (*first.spec.shape, 1, 1))
+        return reshape(first, (*first.spec.shape, *[1] * row.pointwise))
     if row.swap:
         return _swapped(first, _width(name, tensors))
     return concat(parts)

@@ -50,9 +50,15 @@ class PipelineIndex(NamedTuple):
         return f"{line}; without weights: {others}" if others else line
 
 
-def read_index(folder: Path) -> PipelineIndex | None:
-    """Reads the index of a folder; None if the folder has none, or no part with weights. Raises FormatError for an
-    invalid index, and if a part is missing."""
+class ListedParts(NamedTuple):
+    """An index as it is written, and the classes of the parts that are used."""
+
+    document: dict[str, Any]
+    classes: dict[str, str]
+
+
+def listed_parts(folder: Path) -> ListedParts | None:
+    """Reads the list of a folder; None if the folder has none. Raises FormatError for an invalid one."""
     path = folder / PIPELINE_INDEX
     if not path.is_file():
         return None
@@ -63,6 +69,20 @@ def read_index(folder: Path) -> PipelineIndex | None:
     present = {name: class_name for name, class_name in classes.items() if class_name is not None}
     if len(present) > _MOST:
         raise FormatError("too many parts", path=str(path), expected=f"<= {_MOST}", found=len(present))
+    return ListedParts(index, present)
+
+
+def has_files_only(class_name: str) -> bool:
+    """Whether a part of this class has files and no weights."""
+    return class_name.endswith(_WITHOUT_WEIGHTS)
+
+
+def read_index(folder: Path) -> PipelineIndex | None:
+    """Reads the index of a folder; None if the folder has none, or no part with weights. Raises FormatError for an
+    invalid index, and if a part is missing."""
+    if (listed := listed_parts(folder)) is None:
+        return None
+    path, present = folder / PIPELINE_INDEX, listed.classes
     weighed = {
         place.name for place in folder.iterdir()
         if place.name in present and place.is_dir() and any(p.name.endswith(folder_suffixes()) for p in place.iterdir())
@@ -71,12 +91,12 @@ def read_index(folder: Path) -> PipelineIndex | None:
     if not any(part.has_weights for part in parts):
         return None
     for part in parts:
-        if not part.has_weights and not part.class_name.endswith(_WITHOUT_WEIGHTS):
+        if not part.has_weights and not has_files_only(part.class_name):
             raise FormatError(
                 f"the part {part.name} ({part.class_name}) has no weights, or its folder is missing", path=str(path),
                 field=part.name, hint=f"download it again; in {PIPELINE_INDEX}, [null, null] is a part that isn't used",
             )  # fmt: skip
-    return PipelineIndex(str(index.get("_class_name", "")), parts)
+    return PipelineIndex(str(listed.document.get("_class_name", "")), parts)
 
 
 def class_of(path: Path, name: str, listed: list[Any]) -> str | None:

@@ -1,0 +1,70 @@
+"""The places of a pipeline's parts in a single file and in ComfyUI's set of files (single_files.toml)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.imports.tables import read_table
+
+#: The tensors with the bytes of a tokenizer's file, and the names of that file.
+TOKENIZER_FILES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"spiece_model": ("spiece.model", "tokenizer.model"), "tekken_model": ("tekken.json",)}
+)
+
+
+class PartPlace(NamedTuple):
+    """The place of a part in a single file; the columns are described in the table."""
+
+    prefix: str
+    names: tuple[str, ...]
+    below: str
+    whole: bool
+    renamed: Mapping[str, str]
+    tokenizer: str
+    file: str
+
+
+class FilePlaces(NamedTuple):
+    """The places of a model's parts, whether one file holds all, and a pipeline of the model on the Hub."""
+
+    parts: Mapping[str, PartPlace]
+    alone: bool
+    configs: str
+
+
+@cache
+def places(model: str) -> FilePlaces | None:
+    """The places of parts in the single file of a model, a row of diffusion.toml; None if it has none."""
+    return next((build_places(raw) for raw in tables() if model in raw["models"]), None)
+
+
+def tables() -> list[dict[str, Any]]:
+    """The rows of the table."""
+    rows: list[dict[str, Any]] = read_table(__file__, "single_files.toml")["file"]
+    return rows
+
+
+def marks() -> Mapping[str, str]:
+    """The usual name of a text encoder's file -> the tensor by which it is known under another name."""
+    found: dict[str, str] = read_table(__file__, "single_files.toml")["marks"]
+    return found
+
+
+def build_places(raw: Mapping[str, Any]) -> FilePlaces:
+    """The places of a row."""
+    parts = {
+        part: PartPlace(
+            row.get("prefix", ""), _several(row.get("names", ())), row.get("below", ""), row.get("whole", False),
+            row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""),
+        )
+        for part, row in raw.items()
+        if isinstance(row, dict)
+    }  # fmt: skip
+    return FilePlaces(parts, all(place.prefix for place in parts.values()), raw.get("configs", ""))
+
+
+def _several(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
