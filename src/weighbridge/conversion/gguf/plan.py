@@ -28,9 +28,9 @@ from weighbridge.conversion.plan.builder import (
     cast_for_gguf,
     cast_to,
     list_unnamed,
-    note_zeros,
     one_way_losses,
     without_place,
+    zeros_made,
 )
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
@@ -86,8 +86,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         draft.losses += _differently_computed(model, computed)
     order = decision.head_last(as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch"), decides)
     named = model.resolved.save("gguf", source_order=order)
-    draft.notes += copies(model, named)
-    note_zeros(model, "gguf", named, draft)
+    draft.notes += [*copies(model, named), *zeros_made(model, "gguf", named)]
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
     named = {**{module.name: module.weight for module in dense}, **named}

@@ -135,13 +135,12 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
     return lost + (_dropped_rows(model) if model.format == "gguf" else [])
 
 
-def note_zeros(model: OpenModel, dialect: str, named: Mapping[str, LogicalTensor], draft: PlanBuilder) -> None:
-    """Notes the tensors that are zeros because the model has none of their role."""
+def zeros_made(model: OpenModel, dialect: str, named: Mapping[str, LogicalTensor]) -> list[str]:
+    """Returns a note on the tensors that are zeros because the model has none of their role."""
     present = {role for role, _ in model.roles}
     rows = model.family.rows_of(dialect, model.sizes, named)
     made = [name for name, row in rows.items() if dialect in row.zeros and row.name not in present]
-    if made:
-        draft.notes.append(f"zeros, with which the model computes the same: {plural(len(made), 'tensor')}, {made[0]}")
+    return [f"zeros, with which the model computes the same: {plural(len(made), 'tensor')}, {made[0]}"] if made else []
 
 
 def one_way_losses(resolved: ResolvedModel) -> list[Loss]:
