@@ -135,10 +135,10 @@ class GroupedRows(Struct, frozen=True, forbid_unknown_fields=True):
     count: str
     within: str = ""
 
-    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
-        from weighbridge.tensors.nodes import as_node, reshape  # late: numpy
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[LogicalTensor]:
+        from weighbridge.tensors.nodes import reshape  # late: numpy
 
-        node, groups = as_node(parts[0]), _size(config, self.count)
+        node, groups = parts[0], _size(config, self.count)
         if len(node.spec.shape) != 2 or node.spec.shape[0] % groups:
             raise FormatError(f"{name} has the shape {list(node.spec.shape)}, which doesn't split into {groups} groups")
         rows, columns = node.spec.shape

@@ -282,13 +282,15 @@ def _stack_shape(name: str, node: Node) -> tuple[int, int, int]:
 
 def _stacked(name: str, experts: Mapping[int, LogicalTensor]) -> LogicalTensor:
     """Single experts as one tensor. Raises FormatError if one is missing."""
-    from weighbridge.tensors.nodes import as_node, concat, reshape  # late: numpy
+    from weighbridge.tensors.nodes import stack  # late: numpy
 
     if sorted(experts) != list(range(len(experts))):
         missing = min(set(range(len(experts))) - set(experts))
         raise FormatError(f"expert {missing} of {name} is missing")
-    nodes = [as_node(experts[number]) for number in range(len(experts))]
-    return concat([reshape(node, (1, *node.spec.shape)) for node in nodes])
+    parts = [experts[number] for number in range(len(experts))]
+    if any(part.spec.shape != parts[0].spec.shape for part in parts):
+        raise FormatError(f"the experts of {name} have different shapes")
+    return stack(parts)
 
 
 def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple[dict[str, Node], set[str]]:
