@@ -175,7 +175,7 @@ _SEEING = (
     "model.embed_vision.",
     "mm_projector.",
 )  # fmt: skip
-_HEADED = {"baichuan", "codeshell", "falcon-h1", "plamo", "qwen", "rwkv7"}  # whose output never is the embedding
+_HEADED = {"baichuan", "codeshell", "plamo", "qwen", "rwkv7"}  # whose output never is the embedding
 
 
 def judge_part(family: Family, model: str) -> None:

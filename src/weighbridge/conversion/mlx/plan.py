@@ -30,7 +30,7 @@ from weighbridge.conversion.result import Loss, Move
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.clients import mlx_verdict
-from weighbridge.models.config.keys import lookup
+from weighbridge.models.config.keys import differs, lookup
 from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.packings import mlx_affine_bridge
@@ -90,7 +90,9 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
         )  # fmt: skip
     rules = model.family.document.mlx
     facts = model.family.effective(model.config)
-    if refused := [f"{key} = {facts[key]}" for key in rules.refused if facts.get(key) is not None]:
+    refused = [f"{key} = {facts[key]}" for key in rules.refused if facts.get(key) is not None]
+    wrong = (need for need in rules.requires_value if differs(need, facts))
+    if refused := [*refused, *(f"{x.config} = {lookup(facts, x.config)!r} ({x.why})" for x in wrong)]:
         raise UnsupportedError(
             f"mlx-lm's {model.config['model_type']} can't compute {', '.join(refused)}",
             hint="GGUF and Hugging Face folders support it: --to gguf, --to hf",

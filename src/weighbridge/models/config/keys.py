@@ -100,7 +100,7 @@ def rules(family: Family) -> Rules:
 
 
 def differs(entry: RequiredValueEntry, config: Mapping[str, Any]) -> bool:
-    """Whether a config has a value that llama.cpp's graph doesn't implement."""
+    """Whether a config has a value that llama.cpp's graph, or mlx-lm's class, doesn't implement."""
     value = lookup(config, entry.config)
     wrong = (entry.only and value not in entry.only) or (entry.nonzero and not value)
     unequal = bool(entry.equals) and value != lookup(config, entry.equals)
