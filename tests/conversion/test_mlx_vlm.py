@@ -33,12 +33,13 @@ import weighbridge as wb
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.mlxlm import towers
-from weighbridge.models.mlxlm.towers import TowerNames, table
+from weighbridge.models.mlxlm.towers import TowerNames, table, tower_names
 from weighbridge.shipping.run import how_to_run
 from weighbridge.tensors.nodes import const
 
 RECORD = recorded()
-TYPES = {name: case(name)["config"]["model_type"] for name in ALL}
+#: Case -> its row in towers.toml
+TYPES = {name: found.kind for name in ALL if (found := tower_names(case(name)["config"]))}
 
 
 def tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -82,12 +83,13 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
         assert expected.shape == array.shape, tensor
         if row.to_mlx(tensor).endswith(tuple(row.one_added)):
             expected = expected + np.float32(1) - np.float32(1)
-        bound = np.abs(array).max() / 7 if form == "quantized" else 0  # of 16 steps, half a step
+        steps = 4 if row.modes else 7  # of 16 steps, half a step; of a 4-bit float up to a quarter of the largest
+        bound = np.abs(expected).max() / steps if form == "quantized" else 0
         assert np.abs(array - expected).max() <= bound, tensor
 
 
 #: Models whose GGUFs need no tokenizer's tokens, and whose tensors all return.
-NO_PAIRS = ("mistral3", "embedding-gemma2", "gemma4-shared", "phi4-vision", "nemotron-omni")
+NO_PAIRS = ("mistral3", "embedding-gemma2", "gemma4-shared", "phi4-vision", "nemotron-omni", "deepseek-v4")
 PAIRS = [name for name in CASES if name not in NO_PAIRS]
 
 
@@ -195,6 +197,11 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
                 assert written[section] == expected[section]
             else:
                 assert written == expected, key
+    for path, keys in row.parts.items():
+        at, before = config, published
+        for step in path.split("."):
+            at, before = at[step], before[step]
+        assert {key: before[key] for key in keys if not isinstance(before[key], dict)}.items() <= at.items()
     for part, accepted in (("text_config", row.text_keys), ("vision_config", row.vision_keys)):
         assert not accepted or set(config[part]) <= set(accepted)
     if row.layer_types:
@@ -330,7 +337,7 @@ STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe")
 #: Fields of a row whose single entries change what is written, and the form in which each shows.
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
           "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
-          "heads": "plain", "packed": "plain"}  # fmt: skip
+          "heads": "plain", "packed": "plain", "groups": "plain", "transposed": "plain", "int32": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
@@ -342,6 +349,10 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
         for entry in entries:
             rest = [] if field == "head" else [other for other in entries if other is not entry]
             yield form, msgspec.structs.replace(row, **{field: rest})
+    for mode, parts in row.modes.items():
+        for part in parts:
+            rest = [other for other in parts if other != part]
+            yield "quantized", msgspec.structs.replace(row, modes={**row.modes, mode: rest})
     for one in row.endings:
         turned = [msgspec.structs.replace(e, turned=e.turned is not (e is one)) for e in row.endings]
         if one.turned:
@@ -408,6 +419,50 @@ def test_matrices_of_towers_are_not_quantized(part: str) -> None:
     assert table().quantizes("language_model.model.layers.0.mlp.up_proj.weight")
 
 
+PUBLISHED = [name for name in ALL if table().model[TYPES[name]].published]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_model_type_is_that_of_mlx_vlm_and_returns(name: str, tmp_path: Path) -> None:
+    """mlx-vlm takes the published type for another model's (`record_mlx_vlm`)."""
+    source = write_folder(case(name), tmp_path / "m")
+    out = convert(source, tmp_path / "out")
+    assert json.loads((out / "config.json").read_text())["model_type"] == TYPES[name]
+    wb.convert(out, tmp_path / "back", to="hf")
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (source, tmp_path / "back")]
+    assert configs[0]["model_type"] == configs[1]["model_type"] == table().model[TYPES[name]].published
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.requires])
+def test_a_key_that_the_class_requires_is_listed(kind: str, tmp_path: Path) -> None:
+    name = next(name for name in CASES if TYPES[name] == kind)
+    for key in table().model[kind].requires:
+        found = case(name)
+        del found["config"][key]
+        source = write_folder(found, tmp_path / key)
+        with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True) as plan:
+            assert [str(loss) for loss in plan.losses if f"config.json lacks {key}," in str(loss)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.lacks])
+def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
+    name = next(name for name in CASES if TYPES[name] == kind)
+    for part in table().model[kind].lacks:
+        found = case(name)
+        found["names"][f"{part}weight"] = [64]
+        with pytest.raises(UnsupportedError, match="has no place for"):
+            convert(write_folder(found, tmp_path / part), tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_groups_that_do_not_divide_a_matrix_are_an_error(tmp_path: Path) -> None:
+    found = case("deepseek-v4")
+    found["names"]["layers.0.attn.wo_a.weight"] = [95, 192]
+    with pytest.raises(FormatError, match="split into 2 groups"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def gguf_source(tmp_path: Path) -> Path:
     wb.convert(write_folder(case("smolvlm"), tmp_path / "g"), tmp_path / "g.gguf", tokenizer=False)
     return tmp_path / "g.gguf"
@@ -419,15 +474,17 @@ def with_experts(tmp_path: Path) -> Path:
     return write_folder(found, tmp_path / "experts")
 
 
-def with_pixtral(tmp_path: Path) -> Path:
-    return write_folder(golden()["pixtral"], tmp_path / "pixtral")
+def with_another_tower(tmp_path: Path) -> Path:
+    found = case("llava")
+    found["config"]["vision_config"]["model_type"] = "dinov2"
+    return write_folder(found, tmp_path / "dinov2")
 
 
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], str]] = {
     "text": (lambda at: make_folder(at / "llama"), {}, UnsupportedError, "no table has mlx-vlm's names"),
     "gguf": (gguf_source, {}, UsageError, "doesn't apply to a GGUF"),
     "recipe": (lambda at: write_folder(case("smolvlm"), at / "m"), {"recipe": "mixed_3_4"}, UsageError, "recipe"),
-    "tower": (with_pixtral, {}, UnsupportedError, "mlx-vlm's llava has no tower pixtral"),
+    "tower": (with_another_tower, {}, UnsupportedError, "mlx-vlm's llava has no tower dinov2"),
     "language model": (
         lambda at: write_folder(golden()["internvl"], at / "internvl"),
         {},

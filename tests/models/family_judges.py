@@ -317,6 +317,8 @@ def judge_numbers(family: Family, model: str) -> None:
         lost |= {i for i in roles if family.rows[i[0]].made and i[0] not in named}
         said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
+        if dialect == "mlx" and all(family.rows[i[0]].kind == "router" for i in lost):
+            assert family.save("hf", sizes, back, prefix=_own_prefix(family, model)), f"{model}: leads back alone"
         rows = {i: family.rows[i[0]] for i in back}
         made = {
             i for i, row in rows.items() if row.made or ((row.zeros or row.name in family.copied) and i not in said)

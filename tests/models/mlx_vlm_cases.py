@@ -16,6 +16,8 @@ import numpy as np
 from tests.models.mistral4_cases import seeing
 from tests.models.projector_cases import PREPROCESSOR, golden
 
+from weighbridge.models.arch.registry import family_of_hf
+
 #: Tensors and their shapes.
 Names: TypeAlias = dict[str, list[int]]
 
@@ -163,6 +165,37 @@ def _gemma4_unified(config: dict[str, Any]) -> None:
     config["vision_config"]["model_patch_size"] = 12
 
 
+#: The towers of DeepSeek-OCR have one size, which `record_mlx_vlm` replaces.
+SAM: Final[dict[str, Any]] = {"width": 48, "layers": 3, "heads": 4, "global_attn_indexes": (2,), "net": (32, 64)}
+
+
+def _deepseek_ocr(config: dict[str, Any]) -> None:
+    """Published folders have the language model's settings twice, and mlx-vlm's class reads the second."""
+    text = {k: v for k, v in config.items() if k not in ("model_type", "vision_config", "architectures")}
+    config["language_config"] = {"architectures": ["DeepseekV2ForCausalLM"], **text, "q_lora_rank": None}
+    vision = config["vision_config"]
+    if clip := vision["width"].get("clip-l-14-224"):
+        clip["image_size"] = 224  # the only size that mlx-vlm's class knows
+        vision |= {"hidden_size": clip["width"], "intermediate_size": 4 * clip["width"], "layers": clip["layers"]}
+        vision["num_attention_heads"] = clip["heads"]
+    width = 128 if clip else 64
+    config["projector_config"] = {"projector_type": "linear", "n_embed": 64, "input_dim": width}
+
+
+def _d1_omni(config: dict[str, Any]) -> None:
+    config["audio_config"] |= {"subsampling_conv_channels": 10, "residual_width": 24}
+    config["projector_hidden_size"] = 48
+    config["vision_config"]["num_patches"] = 16
+
+
+def _granite4(config: dict[str, Any]) -> None:
+    config["text_config"]["rope_theta"] = 1e4
+
+
+def _pixtral(config: dict[str, Any]) -> None:
+    config["text_config"]["rope_theta"] = config["vision_config"]["rope_theta"] = 1e4
+
+
 def _unchanged(config: dict[str, Any]) -> None:
     pass
 
@@ -180,6 +213,10 @@ CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "step3.7": _unchanged, "paddleocr-vl": _paddle, "youtu-vl": _unchanged, "kimi-k2.5": _kimi25, "glm-5.3": _unchanged,
     "qwen4-exp": _qwen4, "minimax-m3": _minimax, "nemotron-omni": _nemotron,
     "cohere2-vision": _cohere2,
+    "deepseek-ocr": _deepseek_ocr, "deepseek-ocr2": _deepseek_ocr, "unlimited-ocr": _deepseek_ocr, "d1-omni": _d1_omni,
+    "deepseek-v4-vision": _unchanged, "granite4-vision": _granite4,
+    "granite4-vision-tied": _granite4, "deepseek-v4": _unchanged,
+    "pixtral": _pixtral,
 }  # fmt: skip
 
 
@@ -223,6 +260,45 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         alignment_intermediate_size=128,
     ),
 }
+_ROPE: Final = {"rope_theta": 1e6, "max_position_embeddings": 256, "rms_norm_eps": 1e-6}
+_OMNI_TEXT: Final = {**_TEXT, **_ROPE, "head_dim": 16, "num_experts": 2, "num_experts_per_tok": 1,
+                     "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
+_OMNI_SECTIONS: Final = {
+    "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True}
+}
+CONFIGS["qwen3-omni"] = {
+    "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
+    "enable_audio_output": True,
+    "thinker_config": {
+        "model_type": "qwen3_omni_moe_thinker",
+        "text_config": {"model_type": "qwen3_omni_moe_text", **_OMNI_TEXT, **_OMNI_SECTIONS},
+        "audio_config": {
+            "model_type": "qwen3_omni_moe_audio_encoder", "d_model": 64, "encoder_ffn_dim": 128, "encoder_layers": 2,
+            "encoder_attention_heads": 4, "num_mel_bins": 16, "max_source_positions": 64, "output_dim": 64,
+            "downsample_hidden_size": 32,
+        },
+        "vision_config": {
+            "model_type": "qwen3_omni_moe_vision_encoder", "hidden_size": 64, "intermediate_size": 128, "num_heads": 4,
+            "out_hidden_size": 64, "depth": 2, "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+        },
+    },
+    "talker_config": {
+        "model_type": "qwen3_omni_moe_talker", "num_code_groups": 3, "thinker_hidden_size": 64, "spatial_merge_size": 2,
+        "accept_hidden_layer": 0,
+        "text_config": {
+            "model_type": "qwen3_omni_moe_talker_text", **_OMNI_TEXT, "shared_expert_intermediate_size": 64,
+            **_OMNI_SECTIONS,
+        },
+        "code_predictor_config": {
+            "model_type": "qwen3_omni_moe_talker_code_predictor", **_TEXT, **_ROPE, "head_dim": 16,
+            "num_code_groups": 3, "layer_types": ["full_attention"],
+        },
+    },
+    "code2wav_config": {
+        "model_type": "qwen3_omni_moe_code2wav", **_TEXT, **_ROPE, "num_key_value_heads": 4, "decoder_dim": 64,
+        "codebook_size": 16, "num_quantizers": 3, "upsample_rates": [2, 2, 2, 2], "upsampling_ratios": [2, 2],
+    },
+}  # fmt: skip
 NAMES: Final = GOLDEN.with_name("mlx_vlm_names.json")
 
 
@@ -327,11 +403,23 @@ def _internvl_names(names: Names) -> Names:
     return {published[starts[n]] + n.removeprefix(starts[n]): shape for n, shape in names.items()}
 
 
+def _d1_names(names: Names) -> Names:
+    """With the language model, and without a norm that mlx-vlm's projector lacks."""
+    config = _config("d1-omni")
+    family = family_of_hf(config)
+    text = family.names("hf", family.sizes_from_hf(config))
+    seen = {n: shape for n, shape in names.items() if "projector.layer_norm." not in n}
+    return seen | {n: list(shape) for n, shape in text.items()}
+
+
 #: mlx-vlm's encoder has 128 mel bands, as many as its first convolution has channels.
 _AUDIO: Final = {"audio_config": {"input_feat_size": 128, "subsampling_conv_channels": [128, 8]}}
 #: Keys that a case sets in parts of its model's config ("": at its top).
 _SIZES: Final[dict[str, dict[str, dict[str, Any]]]] = {
+    "deepseek-v4": {"": {"vision_n_layers": 0}},
+    "granite4-vision-tied": {"": {"tie_word_embeddings": True}, "text_config": {"tie_word_embeddings": True}},
     "glm-4v-moe": {"text_config": {"num_hidden_layers": 2}},
+    "d1-omni": {"text_config": {"num_hidden_layers": 2, "layer_types": ["full_attention", "conv"]}},
     "lfm2-vl": {"text_config": {"num_hidden_layers": 2, "layer_types": ["full_attention", "conv"]}},
     "gemma4-experts": {
         "text_config": {"enable_moe_block": True, "num_experts": 2, "top_k_experts": 1, "moe_intermediate_size": 32}
@@ -358,9 +446,21 @@ _SIZES: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "gemma4-audio": _AUDIO, "embedding-gemma2-audio": _AUDIO, "gemma3n": {"vision_config": {"hidden_size": 128}},
 }  # fmt: skip
 #: Case -> the model of projector_cases.py that it is made of, if its name differs.
-BASES: Final = {"gemma4-experts": "gemma4", "gemma4-shared": "gemma4"}
+BASES: Final = {
+    "deepseek-v4": "deepseek-v4-vision",
+    "granite4-vision-tied": "granite4-vision",
+    "gemma4-experts": "gemma4",
+    "gemma4-shared": "gemma4",
+}
 _NAMES: Final[dict[str, Callable[[Names], Names]]] = {
-    "glm-4v-moe": _glm_moe_names, "lfm2-vl": _lfm2_names, "gemma4-experts": _gemma4_names,
+    "deepseek-v4": lambda names: {
+        n: shape for n, shape in names.items() if not n.startswith(("vision.", "aligner.", "image_"))
+    },
+    "granite4-vision-tied": lambda names: {n: shape for n, shape in names.items() if n != "lm_head.weight"},
+    "deepseek-v4-vision": lambda names: names | {  # as published: in the layers with a table of experts, too
+        f"layers.{at}.ffn.gate.{bias}": [6] for at in range(4) for bias in ("bias", "bias_vl")
+    },
+    "d1-omni": _d1_names, "glm-4v-moe": _glm_moe_names, "lfm2-vl": _lfm2_names, "gemma4-experts": _gemma4_names,
     "gemma4-shared": lambda names: names | {
         n: shape for at in range(2) for n, shape in _copied(names, _LAYER.format(at), _LAYER.format(at + 2)).items()
     },
@@ -387,6 +487,8 @@ _NAMES: Final[dict[str, Callable[[Names], Names]]] = {
         "patch_merge_mlp.linear_1.bias": [64], "patch_merge_mlp.linear_2.weight": [64, 64],
     },
     "paddleocr-vl": lambda names: names | {"lm_head.weight": [32, 64]},
+    # mlx-vlm's class knows one size of CLIP's images
+    "unlimited-ocr": lambda names: names | {"model.vision_model.embeddings.position_embedding.weight": [257, 64]},
     "kimi-vl": lambda names: names | {"language_model.model.layers.1.mlp.gate.e_score_correction_bias": [2]},
     "glm-ocr": lambda names: {n: shape for n, shape in names.items() if ".layers.16." not in n},
 }  # fmt: skip
@@ -419,12 +521,22 @@ RESPELLED: Final = (
     "qwen2-vl", "qwen2.5-vl", "qwen3-vl", "qwen3-vl-moe", "mistral3", "gemma4", "llama4", "kimi-vl", "qwen3.5",
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
-    "minimax-m3", "cohere2-vision",
+    "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
 )  # fmt: skip
 
 
 def respelled(name: str) -> dict[str, Any]:
     """A case with its config as transformers 5 saves it, or as published code has it."""
+    if name == "qwen3-omni":
+        found = case(name)
+        for part in (found["config"]["thinker_config"], found["config"]["talker_config"]):
+            text = part["text_config"]
+            text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), **text.pop("rope_scaling")}
+            del text["head_dim"]
+        text["num_local_experts"] = text.pop("num_experts")
+        for part in (found["config"]["code2wav_config"], found["config"]["talker_config"]["code_predictor_config"]):
+            part["rope_parameters"] = {"rope_theta": part.pop("rope_theta"), "rope_type": "default"}
+        return found
     found = case(name) | {"config": _config(name)}
     if name == "qwen3-vl-moe":  # the default of its class
         found["config"]["text_config"]["tie_word_embeddings"] = False
@@ -434,12 +546,13 @@ def respelled(name: str) -> dict[str, Any]:
 #: All cases.
 ALL: Final = (*CASES, *CONFIGS)
 #: Cases with tensors that keep their type if another is requested, and one without.
-CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "minimax-m3", "smolvlm")
+CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "minimax-m3", "deepseek-v4-vision", "smolvlm")
 #: Case and form.
 RECORDED: Final = [(name, form) for name in ALL for form in FORMS if form != "bfloat16" or name in CAST]
 
 #: Further tensors of published folders, which the class drops.
 DROPPED: Final[dict[str, Names]] = {
+    "deepseek-v4-vision": {"mtp.0.enorm.weight": [64], "layers.4.attn_norm.weight": [64]},
     "qwen3.5": {"mtp.norm.weight": [64], "mtp.fc.weight": [64, 128]},
     "qwen3.5-moe": {"mtp.norm.weight": [64], "mtp.layers.0.mlp.gate.weight": [2, 64]},
     "glm-4v-moe": {"model.language_model.layers.2.input_layernorm.weight": [64]},

@@ -1423,11 +1423,15 @@ def referenced() -> dict[str, Any]:
 
 
 def weights(names: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """A tensor of each name and shape, of numbers that follow from the name. A variance isn't negative."""
+    """A tensor of each name and shape, of numbers that follow from the name. A variance isn't negative, and a table of
+    experts has integers."""
     drawn = {name: np.random.default_rng(crc32(name.encode())).normal(0, 0.25, shape) for name, shape in names.items()}
-    return {
+    found = {
         name: np.array(np.abs(values) if name.endswith("_var") else values, np.float32)
         for name, values in drawn.items()
+    }
+    return found | {
+        name: np.array(np.abs(values) * 4, np.int64) for name, values in drawn.items() if name.endswith("tid2eid")
     }
 
 

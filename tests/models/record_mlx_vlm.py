@@ -11,14 +11,21 @@ import functools
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import torch
 import transformers
 from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_vlm.models.deepseekocr import deepseekocr
+from mlx_vlm.models.deepseekocr.config import SAMViTConfig
+from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
+from mlx_vlm.models.deepseekocr_2 import vision as deepseekocr_2_vision
 from mlx_vlm.models.gemma3n import vision
+from mlx_vlm.models.granite4_vision import downsampling
 from mlx_vlm.models.paddleocr_vl import vision as paddleocr
 from mlx_vlm.quant_utils import quantize_model
 from mlx_vlm.utils import load_model, save_weights, skip_multimodal_module
@@ -33,6 +40,7 @@ from tests.models.mlx_vlm_cases import (
     NAMES,
     RECORDED,
     RESPELLED,
+    SAM,
     case,
     recorded,
     respelled,
@@ -41,14 +49,36 @@ from tests.models.mlx_vlm_cases import (
 from tests.models.projector_cases import write_folder
 
 import weighbridge as wb
+from weighbridge.models.mlxlm.towers import tower_names
 
 
 def _narrow_projector(kind: Any, *args: Any, **options: Any) -> Any:
     return kind(*args, **{**options, "context_dim": 64})
 
 
+def _narrow_sam(kind: Any, **options: Any) -> Any:
+    first, second = SAM["net"]
+    model = kind(**options)
+    model.net_2, model.net_3 = nn.Conv2d(256, first, 3, bias=False), nn.Conv2d(first, second, 3, bias=False)
+    return model
+
+
+def _narrow_ocr() -> None:
+    """Gives DeepSeek-OCR's towers the sizes of the cases."""
+    sam = functools.partial(_narrow_sam, deepseekocr.SAMEncoder)
+    config = functools.partial(SAMViTConfig, **{key: value for key, value in SAM.items() if key != "net"})
+    for module, pixels in ((deepseekocr, 64), (deepseekocr_2, 96)):
+        module.SAMEncoder, module.SAMViTConfig = sam, functools.partial(config, image_size=pixels)
+    encoder = deepseekocr_2_vision.Qwen2EncoderConfig
+    sizes = {"layers": 4, "heads": 4, "intermediate_size": 96}
+    deepseekocr_2_vision.Qwen2EncoderConfig = lambda **given: encoder(**{**given, **sizes})
+
+
 def _narrow_towers() -> None:
     """Divides the widths of the towers of Gemma 3n and PaddleOCR-VL, which no config sets."""
+    _narrow_ocr()
+    qformer = downsampling.QFormerConfig
+    downsampling.QFormerConfig = lambda **given: qformer(**{**given, "intermediate_size": 96})
     paddleocr.PaddleOCRProjector = functools.partial(_narrow_projector, paddleocr.PaddleOCRProjector)
     stem, fusion, blocks = vision.ConvNormAct, vision.MobileNetV5MultiScaleFusionAdapter, vision.gemma3n_mobilenet_def
 
@@ -65,8 +95,25 @@ def _narrow_towers() -> None:
     )
 
 
+def named_for_mlx_vlm(folder: Path) -> None:
+    """Replaces a model_type that mlx-vlm takes for another model's, as users of its converter do. Checks that mlx-vlm
+    doesn't load the folder as it is."""
+    config = json.loads((folder / "config.json").read_text())
+    row = tower_names(config)
+    if row is None or not row.published or config["model_type"] == row.kind:
+        return
+    try:
+        load_model(folder)
+    except (KeyError, TypeError, ValueError) as error:
+        print(f"{config['architectures'][0]} as {config['model_type']}: {str(error).splitlines()[0]}")
+    else:
+        raise AssertionError(f"mlx-vlm loads {folder}")
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": row.kind}))
+
+
 def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
     """The model as mlx_vlm.convert changes it, and its tensors."""
+    named_for_mlx_vlm(folder)
     model = load_model(folder)
     own = getattr(model, "quant_predicate", None) or (lambda *_: True)
     if form == "quantized":
@@ -76,7 +123,12 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
         )
     if form == "bfloat16":
         casts = getattr(model, "cast_predicate", lambda _: True)
-        model.update(tree_map_with_path(lambda k, v: v.astype(mx.bfloat16) if casts(k) else v, model.parameters()))
+        model.update(
+            tree_map_with_path(
+                lambda k, v: v.astype(mx.bfloat16) if casts(k) and mx.issubdtype(v.dtype, mx.floating) else v,
+                model.parameters(),
+            )
+        )
     out.mkdir()
     save_weights(out, model, donate_weights=False)
     return model, summary({k: v for path in out.glob("*.safetensors") for k, v in load_file(path).items()})
@@ -87,11 +139,37 @@ _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.langua
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
 
 
+def _single_experts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, list[int]]]:
+    """A tensor of transformers 5's class; of a stack, the experts of published folders."""
+    count, *shape = tensor.shape or [1]
+    start, _, part = name.rpartition(".experts.")
+    if not start:
+        yield name, list(tensor.shape)
+        return
+    for number in range(count):
+        if part == "gate_up_proj":
+            for end in ("gate_proj", "up_proj"):
+                yield f"{start}.experts.{number}.{end}.weight", [shape[0] // 2, *shape[1:]]
+        else:
+            yield f"{start}.experts.{number}.{part}.weight", shape
+
+
+def _thinker(name: str) -> str:
+    """The published name of a tensor of Qwen 3-Omni."""
+    part = name.removeprefix("thinker.model.")
+    if part == name:
+        return name
+    return f"thinker.{part.replace('language_model.', 'model.', 1)}"
+
+
 def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
     """The published names and shapes of a class of transformers. Tied outputs are left out."""
     kind = transformers.AutoConfig.for_model(config["model_type"]).from_dict(config)
     with torch.device("meta"):
         model = getattr(transformers, config["architectures"][0])(kind)
+    if "text_config" not in config:
+        whole = {name: shape for stored in model.state_dict().items() for name, shape in _single_experts(*stored)}
+        return {_thinker(name): shape for name, shape in whole.items()}
     tied = config["text_config"]["model_type"] != "llama"
     out = {}
     for name, tensor in model.state_dict().items():

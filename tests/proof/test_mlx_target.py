@@ -230,6 +230,37 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
 
 
 @pytest.mark.costly
+@pytest.mark.parametrize("name", ["ernie4.5-moe", "ernie4.5-moe-large"])
+def test_a_bias_that_mlx_lm_lacks_returns_as_zeros(name: str, folder_of: Maker, tmp_path: Path) -> None:
+    """mlx-lm chooses ERNIE's experts without their bias. transformers computes the same from the returned folder."""
+    import mlx.core as mx
+    import mlx_lm
+
+    folder, ids, bias = folder_of(name), probe_of(name), ".e_score_correction_bias"
+    with weighbridge.plan_convert(folder, tmp_path / "mlx", to="mlx") as plan:
+        lost = {loss.tensor for loss in plan.losses if loss.effect == "results"}
+        plan.run()
+    with weighbridge.plan_convert(tmp_path / "mlx", tmp_path / "back", to="hf") as plan:
+        assert any("zeros, with which the model computes the same" in note for note in plan.notes)
+        plan.run()
+    with weighbridge.open(folder) as before, weighbridge.open(tmp_path / "back") as after:
+        assert sorted(before) == sorted(after)
+        assert lost == {tensor for tensor in before if tensor.endswith(bias)}
+        for tensor in before:
+            expected = before[tensor].numpy() * (0 if tensor in lost else 1)
+            assert (expected == after[tensor].numpy()).all(), tensor
+    model, _ = mlx_lm.utils.load_model(tmp_path / "mlx")
+    found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
+    want = models.logits(tmp_path / "back", ids)
+    assert np.mean((found - want) ** 2) / np.var(want) < 1e-6
+    weighbridge.convert(tmp_path / "mlx", tmp_path / "a.gguf", tokenizer=False, name="m")
+    weighbridge.convert(tmp_path / "back", tmp_path / "b.gguf", tokenizer=False, name="m")
+    with weighbridge.open(tmp_path / "a.gguf") as first, weighbridge.open(tmp_path / "b.gguf") as second:
+        assert sorted(first) == sorted(second)
+        assert all(first[tensor].numpy().tobytes() == second[tensor].numpy().tobytes() for tensor in first)
+
+
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "name", ["apertus", "gptj", "gemma4-experts", "exaone-moe", "mimo2", "kimi-linear", "kimi-k3", "rwkv7"]
 )

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.kernels import ggml
-from tests.oracles import llamacpp, ours
+from tests.models.mlx_vlm_cases import case
+from tests.models.projector_cases import write_folder
+from tests.oracles import llamacpp, ours, published_packings
 from tests.oracles.models import CASES, probe_of
 from tests.packings import makers
 
@@ -149,3 +151,22 @@ def test_an_mlx_folder_holds_the_very_values(scheme: str, made: Any, tmp_path: P
     with weighbridge.open(tmp_path / "mlx") as model:
         for name, want in values.items():
             np.testing.assert_array_equal(model[name].numpy(dtype="f32"), want)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4", "deepseek-v4-vision"])
+def test_a_published_deepseek_v4_for_mlx_vlm(name: str, tmp_path: Path) -> None:
+    """Experts in MXFP4 keep their codes; matrices in FP8 become floats, and are listed. All values return."""
+    source = write_folder(case(name), tmp_path / "m")
+    published_packings.deepseek_v4(source)
+    with weighbridge.plan_convert(source, tmp_path / "mlx", to="mlx", towers=True) as plan:
+        decoded = {move.tensor for move in plan.moves if move.kind == "decoded"}
+        plan.run()
+    stacks = 3 * case(name)["config"]["num_hidden_layers"]
+    assert sum(move.kind == "exact" and move.source == "mxfp4" for move in plan.moves) == stacks
+    assert any(tensor.endswith(".attn.wo_a.weight") for tensor in decoded)
+    assert not any(".switch_mlp." in tensor for tensor in decoded)
+    weighbridge.convert(tmp_path / "mlx", tmp_path / "back", to="hf")
+    with weighbridge.open(source) as before, weighbridge.open(tmp_path / "back") as after:
+        assert sorted(before) == sorted(after)
+        for tensor in before:
+            assert np.array_equal(before[tensor].numpy(), after[tensor].numpy()), tensor

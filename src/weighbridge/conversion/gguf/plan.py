@@ -31,6 +31,7 @@ from weighbridge.conversion.plan.builder import (
     list_unnamed,
     one_way_losses,
     without_place,
+    zeros_made,
 )
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
@@ -81,7 +82,8 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
         draft.losses += _differently_computed(model, computed)
     order = decision.head_last(as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch"), decides)
-    draft.notes += copies(model, named := model.resolved.save("gguf", source_order=order))
+    named = model.resolved.save("gguf", source_order=order)
+    draft.notes += [*copies(model, named), *zeros_made(model, "gguf", named)]
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules, draft)
     named = {**{module.name: module.weight for module in dense}, **named}

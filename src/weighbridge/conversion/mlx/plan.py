@@ -88,9 +88,6 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     list_unnamed(model, draft, hint=_towers_hint)
     for name in drop_tied_mlx(model, named, draft):
         del named[name]
-    if unmapped := model.family.unmapped_roles("mlx", model.sizes, model.roles):
-        names = model.family.holding(model.dialect, model.sizes, model.logical, unmapped)
-        draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
     requested = weight_dtype(model, options)
     overall = overall_quantization(options, options.recipe)
     types = {name: None if name.endswith((*_UNCAST, *rules.uncast)) else requested for name in named}

@@ -33,6 +33,7 @@ from weighbridge.models.arch.config import value_at, with_part
 from weighbridge.models.mlxlm.towers import TowerNames, Value, mlx_tensors, table, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
+from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
 _TEXT: Final = "text_config"
@@ -58,11 +59,16 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
                 f"mlx-vlm's {model.config['model_type']} has no {what} {stated.get('model_type')}",
                 hint=f"it has {', '.join(known)}; without --towers only the language model is written",
             )
+    if lacking := [name for name in model.logical if any(part in name for part in names.lacks)]:
+        raise UnsupportedError(
+            f"mlx-vlm's {names.kind} has no place for {lacking[0]}",
+            hint="GGUF has one: --to gguf, and --mmproj for the towers",
+        )
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
     tensors = mlx_tensors(names, model.logical, text, turned)
-    if names.head and names.head[1] not in tensors:
+    if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
@@ -98,8 +104,8 @@ def _add_tensors(
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
-        known = stack or name.endswith(tuple(names.channels_last)) or not table().quantizes(name)
-        if len(node.spec.shape) > 2 and not known:
+        known = stack or name.endswith((*names.channels_last, *names.transposed)) or not table().quantizes(name)
+        if len(node.spec.shape) > 2 and node.spec.shape[0] > 1 and not known:
             raise UnsupportedError(f"{name}: mlx-vlm's layout of experts isn't in its table", hint="leave out --towers")
         matrix = name.endswith(".weight") and (stack or len(node.spec.shape) == 2)
         module = name.removesuffix(".weight")
@@ -123,9 +129,13 @@ def _quantization(
         return None
     if any(part in name for part in names.unquantized):
         return None
-    if name.removesuffix(".weight").endswith(tuple(names.eight_bits)):
-        return EIGHT_BITS if node.spec.shape[-1] % EIGHT_BITS.group_size == 0 else None
-    return overall
+    module = name.removesuffix(".weight")
+    fixed = (mode for mode, parts in names.modes.items() if any(part in module for part in parts))
+    if (mode := next(fixed, None)) is not None:
+        overall = MlxQuantization(packers.MODES[mode].group, packers.MODES[mode].bits, mode)
+    elif module.endswith(tuple(names.eight_bits)):
+        overall = EIGHT_BITS
+    return overall if node.spec.shape[-1] % overall.group_size == 0 else None
 
 
 def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str, Any]:
@@ -134,6 +144,10 @@ def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
+    config |= {"model_type": names.kind} if names.published else {}
+    for key in names.requires:
+        if config.get(key) is None:
+            draft.losses.append(_missing(key))
     path = text_path(model)
     if names.inner:
         path = (_TEXT,)
@@ -155,6 +169,9 @@ def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str
             full = {**stated, **_respelled(f"{'.'.join(part)}.", stated, rows, config, draft)}
             kept = {key: value for key, value in full.items() if not accepted or key in accepted}
             config = with_part(config, part, kept)
+    for place, rows in names.parts.items():
+        if isinstance(stated := value_at(config, steps := tuple(place.split("."))), Mapping):
+            config = with_part(config, steps, {**stated, **_respelled(f"{place}.", stated, rows, {}, draft)})
     if names.tower:
         config["vision_config"] = {**config.get("vision_config", {}), "model_type": names.tower}
     if path and not any(name.endswith("lm_head.weight") for name in draft.tensors):
@@ -183,9 +200,12 @@ def _respelled(
         if value is not None:
             out[first] = {**(out.get(first) or stated.get(first) or {}), inner[0]: value} if inner else value
         else:
-            message = f"config.json lacks {part}{key}, which mlx-vlm's class reads: it may not load the folder"
-            draft.losses.append(Loss(message, effect="results"))
+            draft.losses.append(_missing(f"{part}{key}"))
     return out
+
+
+def _missing(key: str) -> Loss:
+    return Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
 
 
 def _first(stated: Mapping[str, Any], places: list[str]) -> Any:

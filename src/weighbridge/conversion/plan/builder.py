@@ -16,7 +16,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan.contents import PlannedFile, Preparation
-from weighbridge.conversion.result import Loss, Move
+from weighbridge.conversion.result import Effect, Loss, Move
 from weighbridge.models.model import OpenModel
 from weighbridge.models.resolved import ResolvedModel
 from weighbridge.tensors.nodes import CastReport, LogicalTensor, Node, cast, is_stored_as
@@ -120,14 +120,27 @@ def _dropped_rows(model: OpenModel) -> list[Loss]:
 
 
 def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
-    """Returns one loss per tensor that `dialect` has no name for, except zeros that only llama.cpp's graph needs."""
+    """Returns one loss per tensor that `dialect` has no name for, except zeros that only llama.cpp's graph needs.
+    Without a part of its router, a model chooses other experts."""
     family = model.family
     unmapped = family.unmapped_roles(dialect, model.sizes, model.roles)
     if model.format == "gguf":
         unmapped = [i for i in unmapped if not probe.is_zero(model.roles[i])]
-    names = family.holding(model.dialect, model.sizes, model.tensors, unmapped)
-    lost = [Loss(f"left out: a {family.name} {target} has no place for it", name) for name in names]
+    routers = [i for i in unmapped if family.rows[i[0]].kind == "router"]
+    lost: list[Loss] = []
+    for instances in (routers, [i for i in unmapped if i not in routers]):
+        names = family.holding(model.dialect, model.sizes, model.tensors, instances)
+        effect: Effect = "results" if instances is routers else "metadata"
+        lost += [Loss(f"left out: a {family.name} {target} has no place for it", name, effect) for name in names]
     return lost + (_dropped_rows(model) if model.format == "gguf" else [])
+
+
+def zeros_made(model: OpenModel, dialect: str, named: Mapping[str, LogicalTensor]) -> list[str]:
+    """Returns a note on the tensors that are zeros because the model has none of their role."""
+    present = {role for role, _ in model.roles}
+    rows = model.family.rows_of(dialect, model.sizes, named)
+    made = [name for name, row in rows.items() if dialect in row.zeros and row.name not in present]
+    return [f"zeros, with which the model computes the same: {plural(len(made), 'tensor')}, {made[0]}"] if made else []
 
 
 def one_way_losses(resolved: ResolvedModel) -> list[Loss]:

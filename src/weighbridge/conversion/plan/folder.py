@@ -19,7 +19,7 @@ from weighbridge.containers.formats import DISTRIBUTED
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import SMALLEST_EXACT, CastOptions, HfOptions, TorchFolderOptions
 from weighbridge.conversion.plan import probe
-from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, check_two_way, unplaced
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, check_two_way, unplaced, zeros_made
 from weighbridge.conversion.plan.losses.shared_storage import place_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import add_side_files
@@ -125,6 +125,8 @@ def _decoded(model: OpenModel, options: HfOptions | TorchFolderOptions) -> PlanB
     (MLX)."""
     named = model.resolved.save_all("hf") if model.described and model.dialect != "hf" else model.logical
     draft = PlanBuilder({}, {"format": "pt"})
+    if model.described and model.dialect != "hf":
+        draft.notes += zeros_made(model, "hf", named)
     storable = frozenset({"F32", "F16", "BF16"})
     narrow = probe.smallest_exact(named, storable, draft.notes) if options.dtype == SMALLEST_EXACT else {}
     for name, node in named.items():
@@ -171,6 +173,7 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
     prefix = None if towers is None else model.family.architectures[towers.class_].prefix
     named = {**model.resolved.save(blocks or "hf", prefix=prefix), **(towers.named if towers else {})}
     draft = PlanBuilder({}, {"format": "pt"}, losses=unplaced(model, blocks or "hf", "folder"))
+    draft.notes += zeros_made(model, blocks or "hf", named)
     narrow = probe.narrowest(named) if options.dtype in (None, SMALLEST_EXACT) else {}
     if options.dtype == SMALLEST_EXACT:
         narrow |= probe.smallest_exact(named, frozenset({"F32", "F16", "BF16"}), draft.notes)

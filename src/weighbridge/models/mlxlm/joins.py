@@ -1,4 +1,4 @@
-"""Matrices that mlx-vlm's classes join or split: rows joined into one, and the halves of a latent attention.
+"""Matrices that mlx-vlm's classes join or split: rows in one matrix, and the halves of a latent attention.
 
 with_joins(rows, tensors)     the tensors of a Hugging Face folder, joined
 without_joins(rows, tensors)  the inverse
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):
-    """Matrices whose rows the class has in one; towers.toml documents the fields."""
+    """Matrices whose rows one side has in one; towers.toml documents the fields."""
 
     hf: list[str]
     mlx: list[str]
@@ -27,25 +27,32 @@ class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):
     rows: list[str] = []
 
     def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
-        from weighbridge.tensors.nodes import as_node, concat  # late: numpy
-
-        nodes = [as_node(part) for part in parts]
-        if len({node.spec.shape[1:] for node in nodes}) > 1:
-            raise FormatError(f"{name} and its parts have rows of different lengths")
-        return [concat(nodes)]
+        return _joined_rows(name, parts) if len(self.mlx) == 1 else self._split(name, parts[0], self.mlx, config)
 
     def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        return _joined_rows(name, parts) if len(self.hf) == 1 else self._split(name, parts[0], self.hf, config)
+
+    def _split(self, name: str, whole: LogicalTensor, ends: Sequence[str], config: Mapping[str, Any]) -> list[Node]:
         from weighbridge.tensors.nodes import as_node, flat_range  # late: numpy
 
-        node = as_node(parts[0])
+        node = as_node(whole)
         total, *inner = node.spec.shape
-        counts = [_size(config, key) for key in self.rows] or [total // len(self.hf)] * (len(self.hf) - 1)
+        counts = [_size(config, key) for key in self.rows] or [total // len(ends)] * (len(ends) - 1)
         counts.append(total - sum(counts))
         if counts[-1] < 1 or (not self.rows and len(set(counts)) > 1):
-            raise FormatError(f"{name} has {total} rows, which don't split into {plural(len(self.hf), 'part')}")
+            raise FormatError(f"{name} has {total} rows, which don't split into {plural(len(ends), 'part')}")
         each = node.spec.elements // total
         starts = [sum(counts[:at]) * each for at in range(len(counts))]
         return [flat_range(node, start, (count, *inner)) for start, count in zip(starts, counts, strict=True)]
+
+
+def _joined_rows(name: str, parts: Sequence[LogicalTensor]) -> list[Node]:
+    from weighbridge.tensors.nodes import as_node, concat  # late: numpy
+
+    nodes = [as_node(part) for part in parts]
+    if len({node.spec.shape[1:] for node in nodes}) > 1:
+        raise FormatError(f"{name} and its parts have rows of different lengths")
+    return [concat(nodes)]
 
 
 class SplitHeads(Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +127,31 @@ class PackedExperts(Struct, frozen=True, forbid_unknown_fields=True):
         return experts + [strided(flat, last + start, [each, columns], strides[1:]) for start in starts]
 
 
-Parted: TypeAlias = JoinedRows | SplitHeads | PackedExperts
+class GroupedRows(Struct, frozen=True, forbid_unknown_fields=True):
+    """A matrix that the class has by groups of rows; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    count: str
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[LogicalTensor]:
+        from weighbridge.tensors.nodes import reshape  # late: numpy
+
+        node, groups = parts[0], _size(config, self.count)
+        if len(node.spec.shape) != 2 or node.spec.shape[0] % groups:
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, which doesn't split into {groups} groups")
+        rows, columns = node.spec.shape
+        return [reshape(node, (groups, rows // groups, columns))]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, reshape  # late: numpy
+
+        node = as_node(parts[0])
+        return [reshape(node, (node.spec.rows, node.spec.shape[-1]))]
+
+
+Parted: TypeAlias = JoinedRows | SplitHeads | PackedExperts | GroupedRows
 
 
 def with_joins(

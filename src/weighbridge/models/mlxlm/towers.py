@@ -16,12 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct, convert
 
+from weighbridge.base.dtypes import I32, I64, DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Index
 from weighbridge.models.arch.config import value_at
-from weighbridge.models.mlxlm.joins import JoinedRows, PackedExperts, Parted, SplitHeads, with_joins, without_joins
+from weighbridge.models.mlxlm.joins import (
+    GroupedRows,
+    JoinedRows,
+    PackedExperts,
+    Parted,
+    SplitHeads,
+    with_joins,
+    without_joins,
+)
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -42,9 +51,12 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
     hf: str
     mlx: list[str]
     turned: bool = False
+    within: str = ""
 
     def start(self, name: str) -> tuple[str, str] | None:
         """The part of a name before this end, and the expert's number; None if the name ends otherwise."""
+        if not name.startswith(self.within):
+            return None
         pattern = re.escape(self.hf).replace(r"\*", "([0-9]+)")
         match = re.fullmatch(f"(.*){pattern}", name, re.DOTALL)
         return match and (match[1], match[2] if "*" in self.hf else "")
@@ -68,9 +80,13 @@ class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
 class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     """One model type; towers.toml documents the fields."""
 
+    kind: str
     like: str = ""
+    architecture: str = ""
+    published: str = ""
     prefixes: list[tuple[str, str]] = []
     channels_last: list[str] = []
+    transposed: list[str] = []
     flat: str = ""
     inner: bool = False
     head: list[str] = []
@@ -79,11 +95,16 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     joins: list[JoinedRows] = []
     heads: list[SplitHeads] = []
     packed: list[PackedExperts] = []
+    groups: list[GroupedRows] = []
+    int32: list[str] = []
     unread: list[UnreadTensors] = []
     text: Mapping[str, Value] = {}
     vision: Mapping[str, Value] = {}
+    parts: Mapping[str, Mapping[str, Value]] = {}
     unquantized: list[str] = []
     eight_bits: list[str] = []
+    modes: Mapping[str, list[str]] = {}
+    lacks: list[str] = []
     uncast: list[str] = []
     period: Mapping[str, int] = {}
     layer_types: Mapping[str, str] = {}
@@ -93,11 +114,17 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     towers: str = ""
     sees: list[str] = []
     reads: list[str] = []
+    requires: list[str] = []
 
     @property
     def parted(self) -> list[Parted]:
         """Matrices that the class joins or splits."""
-        return [*self.joins, *self.heads, *self.packed]
+        return [*self.joins, *self.heads, *self.packed, *self.groups]
+
+    def has_tower(self, config: Mapping[str, Any]) -> bool:
+        """Whether the class supports the type of the config's tower, if it states one."""
+        tower = config.get("vision_config")
+        return not (self.sees and isinstance(tower, Mapping)) or tower.get("model_type") in self.sees
 
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
@@ -114,12 +141,20 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
         """The tensor of a name of mlx-vlm's as the class has it: convolutions with the channels last, norms plus 1."""
         if name.endswith(tuple(self.channels_last)):
             return channels_last(node)
+        if name.endswith(tuple(self.transposed)):
+            return _with_axis(node, 0, -1)
+        if name.endswith(tuple(self.int32)):
+            return _integers(node, I32)
         return _shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
 
     def in_hf(self, name: str, node: LogicalTensor) -> LogicalTensor:
         """The inverse of `in_mlx`."""
         if name.endswith(tuple(self.channels_last)):
             return channels_first(node)
+        if name.endswith(tuple(self.transposed)):
+            return _with_axis(node, -1, 0)
+        if name.endswith(tuple(self.int32)):
+            return _integers(node, I64)
         return _shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
 
     def is_unread(self, name: str, text: Mapping[str, Any]) -> bool:
@@ -128,7 +163,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_stack(self, name: str) -> bool:
         """Whether a tensor of this name is a stack, which mlx-vlm quantizes like matrices."""
-        rows: list[Ending | Parted] = [*self.endings, *self.heads, *self.packed]
+        rows: list[Ending | Parted] = [*self.endings, *self.heads, *self.packed, *self.groups]
         return any(name.endswith(tuple(row.mlx)) for row in rows)
 
     def to_hf(self, name: str) -> str:
@@ -154,14 +189,19 @@ def table() -> TowerTable:
     stored = read_table(__file__, "towers.toml")
     rows: dict[str, dict[str, Any]] = {}
     for name, row in stored["model"].items():  # after the row that it is like
-        rows[name] = {**rows.get(row.get("like", ""), {}), **row}
+        rows[name] = {**rows.get(row.get("like", ""), {}), **row, "kind": name}
     return convert({**stored, "model": rows}, TowerTable)
 
 
 def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
-    """The row of a config's model type; None if the table has none."""
-    kind = config.get("model_type")
-    return table().model.get(kind) if isinstance(kind, str) else None
+    """The row of a config's model type, or of its class and tower if mlx-vlm knows the model by another type; None if
+    the table has none."""
+    kind, classes = config.get("model_type"), config.get("architectures")
+    row = table().model.get(kind) if isinstance(kind, str) else None
+    if row is not None and row.has_tower(config):
+        return row
+    named = [other for other in table().model.values() if isinstance(classes, list) and other.architecture in classes]
+    return next((other for other in named if other.published == kind and other.has_tower(config)), row)
 
 
 def is_of_mlx_vlm(config: Mapping[str, Any], index: Index) -> bool:
@@ -238,13 +278,15 @@ def _stack_shape(name: str, node: Node) -> tuple[int, int, int]:
 
 def _stacked(name: str, experts: Mapping[int, LogicalTensor]) -> LogicalTensor:
     """Single experts as one tensor. Raises FormatError if one is missing."""
-    from weighbridge.tensors.nodes import as_node, concat, reshape  # late: numpy
+    from weighbridge.tensors.nodes import stack  # late: numpy
 
     if sorted(experts) != list(range(len(experts))):
         missing = min(set(range(len(experts))) - set(experts))
         raise FormatError(f"expert {missing} of {name} is missing")
-    nodes = [as_node(experts[number]) for number in range(len(experts))]
-    return concat([reshape(node, (1, *node.spec.shape)) for node in nodes])
+    parts = [experts[number] for number in range(len(experts))]
+    if any(part.spec.shape != parts[0].spec.shape for part in parts):
+        raise FormatError(f"the experts of {name} have different shapes")
+    return stack(parts)
 
 
 def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple[dict[str, Node], set[str]]:
@@ -252,7 +294,8 @@ def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple
     out: dict[str, Node] = {}
     used: set[str] = set()
     for row in names.endings:
-        for name in [name for name in tensors if name.endswith(row.mlx[0]) and name not in used]:
+        named = [name for name in tensors if name.startswith(row.within) and name.endswith(row.mlx[0])]
+        for name in [name for name in named if name not in used]:
             start = name.removesuffix(row.mlx[0])
             parts = [tensors[start + end] for end in row.mlx if start + end in tensors]
             if len(parts) < len(row.mlx):
@@ -283,6 +326,12 @@ def channels_last(node: LogicalTensor) -> Node:
 def channels_first(node: LogicalTensor) -> Node:
     """The inverse of `channels_last`."""
     return _with_axis(node, -1, 1)
+
+
+def _integers(node: LogicalTensor, dtype: DType) -> Node:
+    from weighbridge.tensors.nodes import as_node, cast  # late: numpy
+
+    return cast(as_node(node), dtype)
 
 
 def _shifted(node: LogicalTensor, by: int) -> Node:
@@ -324,7 +373,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     for name, node in model.stored.items():
         if name in used or name.startswith(modules):
             continue
-        if names.head and name.startswith(names.head[1].removesuffix("weight")):
+        if names.head and name.startswith(names.head[1].removesuffix("weight")) and _is_tied(model):
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
         else:
             nodes[names.to_hf(name)] = as_node(names.in_hf(name, node))
@@ -335,10 +384,21 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
                 names.to_hf(name) if isinstance(value, dict | bool) else name: value
                 for name, value in config[key].items()
             }
+    if names.published:
+        config["model_type"] = names.published
     texts = {**model.texts, "config.json": json.dumps(config, indent=2).encode()}
     named = with_nodes(model, nodes)
     index = replace(named.index, metadata={**named.index.metadata, "format": "pt"})
     return replace(named, index=index, texts=texts, left_out=(*model.left_out, *copies))
+
+
+def _is_tied(model: OpenModel) -> bool:
+    """Whether the output is the embedding, which the class needs in both places."""
+    text = value_at(model.config, text_path(model))
+    stated = text.get("tie_word_embeddings", model.config.get("tie_word_embeddings"))
+    if stated is None and model.described:
+        stated = model.family.effective(model.config).get("tie_word_embeddings")
+    return stated is not False
 
 
 def _replaced(name: str, prefixes: list[tuple[str, str]]) -> str:
