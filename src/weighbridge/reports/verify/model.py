@@ -19,6 +19,7 @@ from weighbridge.models.jsonfile import CONSTANTS, oddities, oversized, repeated
 from weighbridge.models.mlxlm.towers import from_mlx_vlm, is_of_mlx_vlm
 from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
+from weighbridge.models.wrapped import from_mlx_lm
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify.repo import Repo, RepoFile
@@ -185,7 +186,7 @@ def _mapping(repo: Repo) -> Any:
             if family is not None and repo.model is not None and is_of_mlx_vlm(repo.config, repo.model):
                 with open_model(repo.root) as model:  # the table has other names
                     named = from_mlx_vlm(model)
-                    repo.memo["mapping"] = named.resolved.report if named is not None else None
+                    repo.memo["mapping"] = from_mlx_lm(named)[0].resolved.report if named is not None else None
                 return repo.memo["mapping"]
             shapes = verify_packing.shapes(repo) if family is not None else None
             if shapes is not None:  # None: reported by the rules of packed weights
