@@ -16,7 +16,7 @@ from tests.oracles.models import probe_of, relative_error
 from tests.oracles.reference_converter import Job, convert_apart
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 TYPE = "sentence_transformers.models."
@@ -129,6 +129,34 @@ BAD: dict[str, tuple[Shapes, dict[str, Any], str]] = {
     "a third": ({**GEMMA, "4_Dense": (64, 64)}, {}, "has places for 2_Dense, 3_Dense"),
     "none": ({}, {}, "the folder has none"),
 }
+
+
+FILES = [f"{name}/model.safetensors" for name in GEMMA]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "listed"),
+    [
+        ("m.gguf", {"dense_modules": True}, FILES), ("m.gguf", {"dense_modules": False}, []),
+        ("out/", {"to": "hf"}, FILES), ("m.safetensors", {}, []),
+    ],
+)  # fmt: skip
+def test_a_plan_s_sources_have_the_files_that_it_reads(
+    target: str, options: dict[str, Any], listed: list[str], gemma: Path, tmp_path: Path
+) -> None:
+    with wb.plan_convert(gemma, f"{tmp_path}/{target}", **options) as plan:
+        sources = [line for line in plan.sources if "_Dense" in line]
+    assert [line.rpartition(": ")[0] for line in sources] == [str(gemma / name) for name in listed]
+
+
+@pytest.mark.parametrize("options", [{"dense_modules": True}, {"to": "hf"}])
+def test_a_target_is_not_a_file_that_is_read(options: dict[str, Any], gemma: Path) -> None:
+    """The weights of a module would be replaced before they are read."""
+    target = gemma / "2_Dense" / "model.safetensors"
+    before = target.read_bytes()
+    with pytest.raises(UsageError):
+        wb.convert(gemma, target, overwrite=True, **({"to": "gguf"} | options))
+    assert target.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", BAD)

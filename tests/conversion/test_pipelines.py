@@ -319,6 +319,9 @@ COMFY_T5 = {
     "ffn_down": "layer.1.DenseReluDense.wo", "ffn_gate": "layer.1.DenseReluDense.wi_0",
     "ffn_norm": "layer.1.layer_norm",
 }  # fmt: skip
+#: The keys that its `gguf_tokenizer_loader` reads.
+COMFY_SPIECE = {"model", "add_space_prefix", "remove_extra_whitespaces", "tokens", "scores", "token_type",
+                "eos_token_id", "padding_token_id"}  # fmt: skip
 
 
 def with_t5_tokenizer(folder: Path, model: str) -> tuple[Path, str]:
@@ -342,9 +345,10 @@ def with_t5_tokenizer(folder: Path, model: str) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize("how", ["convert", "quantize"])
-@pytest.mark.parametrize("model", ["flux", "sd3", "qwen-image"])
+@pytest.mark.parametrize("model", ["flux", "sd3", "qwen-image", "wan"])
 def test_a_text_encoder_has_its_own_tokenizer(model: str, how: str, tmp_path: Path) -> None:
-    """Its GGUF is that of a folder with both, and has ComfyUI-GGUF's names."""
+    """Its GGUF is that of a folder with both, and has ComfyUI-GGUF's names. Wan's is UMT5's encoder, of which
+    ComfyUI-GGUF makes a SentencePiece model again."""
     source, part = with_t5_tokenizer(tmp_path, model)
     if how == "convert":
         wb.convert(source, f"{tmp_path / 'out'}/", to="gguf", dtype="q8_0")
@@ -367,6 +371,7 @@ def test_a_text_encoder_has_its_own_tokenizer(model: str, how: str, tmp_path: Pa
         ]
         assert keys[0] == keys[1]
         assert one.metadata["general.architecture"] == "t5encoder"
+        assert {key for key in COMFY_SPIECE if f"tokenizer.ggml.{key}" in one.metadata} == COMFY_SPIECE
     names = set()
     for name in tensor_bytes(made):
         for short, long in COMFY_T5.items():

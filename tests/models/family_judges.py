@@ -175,7 +175,7 @@ _SEEING = (
     "model.embed_vision.",
     "mm_projector.",
 )  # fmt: skip
-_HEADED = {"baichuan", "codeshell", "falcon-h1", "plamo", "qwen", "rwkv7"}  # whose output never is the embedding
+_HEADED = {"baichuan", "codeshell", "plamo", "qwen", "rwkv7"}  # whose output never is the embedding
 
 
 def judge_part(family: Family, model: str) -> None:
@@ -191,13 +191,13 @@ def judge_part(family: Family, model: str) -> None:
 
 def judge_further_layers(family: Family, model: str) -> None:
     """How many layers predict further tokens is counted by the tensors, whatever the config says."""
-    config, dialect = golden()[model]["config"], family.document.dialect["hf"]
+    config = golden()[model]["config"]
     key = families()[family.name].document.dialect["hf"].mtp_count
     own = writing(config)
     if key is not None and key in own:
-        held = writing(dict(with_counted_layers(config, dialect, golden()[model]["hf"])))
+        held = writing(dict(with_counted_layers(config, family, golden()[model]["hf"])))
         assert held[key] == (own[key] if CASES[model].further else CASES[model].mtp), model
-        assert writing(dict(with_counted_layers(config, dialect, ())))[key] == 0, model
+        assert writing(dict(with_counted_layers(config, family, ())))[key] == 0, model
     further = CASES[model].further
     if further and any(layers.optional for layers in families()[family.name].layer_sets.values()):
         shapes = {n: tuple(s) for n, s in golden()[model]["hf"].items() if n not in further}

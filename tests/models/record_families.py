@@ -356,8 +356,11 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm import utils
+    from tests.oracles import folded
     from tests.oracles.models import respelled
 
+    if config["model_type"] == "falcon_h1":  # of whose multipliers `sanitize` leaves some out
+        arrays, config = folded.with_ones(arrays, config)
     newer = any(
         kind in str(config) for kind in ("ministral3", "mistral4", "glm_moe_dsa", "mellum", "spark2_5")
     )  # which wants `rope_parameters`

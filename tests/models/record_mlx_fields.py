@@ -20,7 +20,8 @@ _HEAD = """\
 # What mlx-lm {version} reads of a config.json by model_type, from the parameters of its `ModelArgs`: made by
 # `python -m tests.models.record_mlx_fields`.
 # `required`: no default; `null`: the default is None; `part`: the object of the config
-# that has these keys. A key that isn't here is one that mlx-lm doesn't read.
+# that has these keys; `by_type`: unless it is of another model_type that has a row. A key that isn't here is one that
+# mlx-lm doesn't read.
 """
 _CALLS = re.compile(r"(\w+(?:\.\w+)?)\.from_dict\((?:args|self)\.text_config\)")
 
@@ -56,7 +57,8 @@ def _row(module: Any) -> dict[str, Any]:
     inner: Any = home
     for name in called[-1].split("."):  # the last: of every type that no other line claims
         inner = getattr(inner, name)
-    return {"part": "text_config"} | _fields(inner)
+    chosen = {"by_type": True} if len({*called}) > 1 else {}
+    return {"part": "text_config", **chosen} | _fields(inner)
 
 
 def _fields(cls: Any) -> dict[str, Any]:

@@ -394,6 +394,16 @@ def test_a_projector_without_a_key_or_a_tensor_is_judged_as_llama_cpp_does(name:
     assert wrong == []
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["qwen3-tts", "pocket-tts"])
+def test_llama_cpp_refuses_a_file_that_only_generates(name: str, tmp_path: Path) -> None:
+    keys, slots = projector(name)
+    generator = {k: v for k, v in keys.items() if not k.startswith(("clip.audio.", "clip.has_audio"))}
+    ours = write_projector(tmp_path / "m.gguf", generator, [slot for slot in slots if slot[0].startswith("a.gen.")])
+    assert "llamacpp/mmproj-modality" in ours
+    assert "Failed to load CLIP model" in (mtmd_loads.refusal(tmp_path / "m.gguf") or "")
+
+
 WHOLE = ("gemma3", "qwen2.5-vl", "voxtral")  # whose every key is left out in turn
 
 

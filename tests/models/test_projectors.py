@@ -220,6 +220,41 @@ def test_a_vocoder_is_read_from_its_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "n.gguf").exists()
 
 
+def test_a_talker_without_a_speaker_encoder_is_refused(tmp_path: Path) -> None:
+    """Qwen3-TTS' CustomVoice and VoiceDesign: llama.cpp loads no file that only generates (test_llamacpp.py). The
+    language model converts, and what it leaves out has no command that the next run refuses."""
+    case = json.loads(json.dumps(golden()["qwen3-tts"]))
+    del case["config"]["speaker_encoder_config"]
+    case["config"]["talker_config"] |= {"spk_id": {"vivian": 40}, "vocab_size": 3072, "codec_eos_token_id": 3070}
+    names = {name: shape for name, shape in case["names"].items() if not name.startswith("speaker_encoder.")}
+    names |= {
+        name: [3072, *shape[1:]] for name, shape in names.items() if name == "talker.model.codec_embedding.weight"
+    }
+    front, width = "talker.model.", case["config"]["talker_config"]["hidden_size"]
+    talker = {
+        "layers.0.self_attn.q_norm.weight": [16], "layers.0.self_attn.k_norm.weight": [16],
+        "layers.0.self_attn.q_proj.weight": [64, 64], "layers.0.self_attn.k_proj.weight": [32, 64],
+        "layers.0.self_attn.v_proj.weight": [32, 64], "layers.0.self_attn.o_proj.weight": [64, 64],
+        "layers.0.mlp.gate_proj.weight": [96, 64], "layers.0.mlp.up_proj.weight": [96, 64],
+        "layers.0.mlp.down_proj.weight": [64, 96], "layers.0.input_layernorm.weight": [64],
+        "layers.0.post_attention_layernorm.weight": [64], "norm.weight": [64], "text_embedding.weight": [32, 48],
+    }  # fmt: skip
+    names |= {front + name: shape for name, shape in talker.items()}
+    names |= {"talker.codec_head.weight": [3072, width]}
+    for part, shape in (("fc1", [48, 48]), ("fc2", [64, 48])):
+        names |= {
+            f"talker.text_projection.linear_{part}.{end}": s for end, s in (("weight", shape), ("bias", shape[:1]))
+        }
+    source = write_folder({**case, "names": names}, tmp_path / "g")
+    with pytest.raises(UnsupportedError, match=r"has no speaker_encoder, and llama\.cpp loads no mmproj file"):
+        wb.convert(source, tmp_path / "m.gguf", mmproj=True)
+    with wb.plan_convert(source, tmp_path / "t.gguf", tokenizer=False) as plan:
+        said = [loss.message for loss in plan.losses if "mmproj" in loss.message]
+        assert said
+        assert all("loads no mmproj file without speaker_encoder" in message for message in said)
+        plan.run()
+
+
 def test_a_predictor_of_the_talker_s_width_has_no_projection(tmp_path: Path) -> None:
     case = json.loads(json.dumps(golden()["qwen3-tts"]))
     case["config"]["talker_config"]["code_predictor_config"]["hidden_size"] = 64

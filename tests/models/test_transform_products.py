@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.family_judges import golden as families
 from tests.models.projector_cases import golden, write_folder
+from tests.oracles.families import CASES
 from tests.oracles.ours import report_of
 
 import weighbridge as wb
@@ -175,7 +176,9 @@ def test_a_folder_of_mlx_leads_back(name: str, tmp_path: Path) -> None:
     assert after.keys() <= before.keys()
     assert after.keys() == before.keys() or plan.losses
     for tensor, values in after.items():
-        assert np.allclose(values, before[tensor], atol=1e-6), tensor
+        padded = CASES[name].tails.get(tensor.rpartition(".")[2])
+        found, expected = (a[:padded] if padded else a for a in (values, before[tensor]))
+        assert np.allclose(found, expected, atol=1e-6), tensor
     assert not json.loads((tmp_path / "back" / "config.json").read_text()).keys() & {"quantization"}
 
 

@@ -33,6 +33,7 @@ _BARE = (
     "MT5ForConditionalGeneration",
     "UMT5ForConditionalGeneration",
     "T5EncoderModel",
+    "UMT5EncoderModel",
     "Gemma3TextModel",
     "EmbeddingGemma2Model",
 )
@@ -146,7 +147,12 @@ class Case:
     @property
     def bert(self) -> bool:
         """Whether it gives an embedding, or numbers of a classifier, and no logits."""
-        return self.config in ENCODERS or self.head in ("T5EncoderModel", "Gemma3TextModel", "EmbeddingGemma2Model")
+        return self.config in ENCODERS or self.head in (
+            "T5EncoderModel",
+            "UMT5EncoderModel",
+            "Gemma3TextModel",
+            "EmbeddingGemma2Model",
+        )
 
     @property
     def pools(self) -> bool:

@@ -65,6 +65,16 @@ def falcon_h1(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]
     return out
 
 
+def with_ones(arrays: dict[str, Any], config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays of a Falcon-H1 with all multipliers, and its config without."""
+    import torch
+
+    held = falcon_h1({name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, config)
+    lists = {key: [1.0] * len(config[key]) for key in ("ssm_multipliers", "mlp_multipliers")}
+    ones = {**config, **{f"{key}_multiplier": 1.0 for key in _ONES}, **lists}
+    return {name: tensor.numpy() for name, tensor in held.items()}, ones
+
+
 def at_length_1(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Baichuan 2's output as llama.cpp's own instructions want it before it is converted: each row over its length."""
     return rows / np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1, keepdims=True)).astype(np.float32)

@@ -17,10 +17,11 @@ Tensors = dict[str, Any]
 Parts = dict[str, Tensors]
 
 _STEM = "diffusion_pytorch_model"
-_T5_CONFIG = {
+_T5_CONFIG: dict[str, Any] = {
     "architectures": ["T5EncoderModel"], "model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1,
     "num_heads": 4, "vocab_size": 96, "feed_forward_proj": "gated-gelu", "is_gated_act": True,
 }  # fmt: skip
+_UMT5_CONFIG = _T5_CONFIG | {"architectures": ["UMT5EncoderModel"], "model_type": "umt5", "num_layers": 2}
 
 
 def clip(projection: bool = False, seed: int = 1) -> Tensors:
@@ -29,14 +30,16 @@ def clip(projection: bool = False, seed: int = 1) -> Tensors:
     return {name: t for name, t in tensors.items() if projection or name != "text_projection.weight"}
 
 
-def t5() -> Tensors:
+def t5(blocks: int = 1) -> Tensors:
+    """T5's encoder; with several blocks UMT5's, each of which has a bias of positions."""
     shapes: dict[str, tuple[int, ...]] = {"shared.weight": (96, 32), "encoder.final_layer_norm.weight": (32,)}
-    block = "encoder.block.0.layer"
-    shapes |= {f"{block}.0.SelfAttention.{part}.weight": (32, 32) for part in "qkvo"}
-    shapes |= {f"{block}.0.SelfAttention.relative_attention_bias.weight": (32, 4)}
-    shapes |= {f"{block}.{n}.layer_norm.weight": (32,) for n in (0, 1)}
-    shapes |= {f"{block}.1.DenseReluDense.{part}.weight": (64, 32) for part in ("wi_0", "wi_1")}
-    return pictures.values({**shapes, f"{block}.1.DenseReluDense.wo.weight": (32, 64)}, seed=3)
+    for block in (f"encoder.block.{number}.layer" for number in range(blocks)):
+        shapes |= {f"{block}.0.SelfAttention.{part}.weight": (32, 32) for part in "qkvo"}
+        shapes |= {f"{block}.0.SelfAttention.relative_attention_bias.weight": (32, 4)}
+        shapes |= {f"{block}.{n}.layer_norm.weight": (32,) for n in (0, 1)}
+        shapes |= {f"{block}.1.DenseReluDense.{part}.weight": (64, 32) for part in ("wi_0", "wi_1")}
+        shapes |= {f"{block}.1.DenseReluDense.wo.weight": (32, 64)}
+    return pictures.values(shapes, seed=3)
 
 
 def denoiser(model: str) -> Tensors:
@@ -61,7 +64,7 @@ PIPELINES: dict[str, Callable[[], Parts]] = {
 }  # fmt: skip
 #: Pipelines that no single file holds.
 FOLDERS: dict[str, Callable[[], Parts]] = {
-    "wan": lambda: {"transformer": denoiser("wan"), "transformer_2": denoiser("wan"), "text_encoder": t5()},
+    "wan": lambda: {"transformer": denoiser("wan"), "transformer_2": denoiser("wan"), "text_encoder": t5(2)},
     "qwen-image": lambda: {"transformer": denoiser("qwen-image"), "vae": vae(), "text_encoder": t5()},
 }
 
@@ -84,12 +87,14 @@ def write(folder: Path, parts: Mapping[str, Tensors], index: Mapping[str, Any] |
     }
     for part, tensors in parts.items():
         text = part.startswith("text")
-        is_t5 = "shared.weight" in tensors
-        class_name = ("T5EncoderModel" if is_t5 else "CLIPTextModel") if text else _CLASSES.get(part, "Model")
+        is_t5, is_umt5 = "shared.weight" in tensors, any(name.startswith("encoder.block.1.") for name in tensors)
+        t5_config = _UMT5_CONFIG if is_umt5 else _T5_CONFIG
+        text_class = t5_config["architectures"][0] if is_t5 else "CLIPTextModel"
+        class_name = text_class if text else _CLASSES.get(part, "Model")
         listed[part] = ["transformers" if text else "diffusers", class_name]
         place = folder / part
         place.mkdir(parents=True)
-        config = _T5_CONFIG if is_t5 else {"architectures": [class_name]} if text else {"_class_name": class_name}
+        config = t5_config if is_t5 else {"architectures": [class_name]} if text else {"_class_name": class_name}
         (place / "config.json").write_text(json.dumps(config))
         stem = "model" if text else _STEM
         pictures.save(place / f"{stem}.safetensors", {name: t.contiguous().clone() for name, t in tensors.items()})

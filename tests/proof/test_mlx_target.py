@@ -44,6 +44,9 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
        for name in ("minimax-m2", "granite-hybrid", "jamba", "lfm2moe")},
     "delta attention": ("kimi-linear", {"q_bits": 4, "q_group_size": 32, "dtype": "bfloat16"},
                         {"q_bits": 4, "q_group_size": 32, "dtype": "bf16"}),
+    "delta attention in one": ("kimi-k3", {"q_bits": 4, "q_group_size": 32, "dtype": "bfloat16"},
+                               {"q_bits": 4, "q_group_size": 32, "dtype": "bf16"}),
+    "experts that come in codes": ("kimi-k3-published", {}, {}),
     "biases of routers": ("step3.5", {"dtype": "bfloat16"}, {"dtype": "bf16"}),
     "matrices as states": ("rwkv7", {"q_bits": 4, "q_group_size": 64}, {"q_bits": 4, "q_group_size": 64}),
     "mixed_3_6": ("llama3-v4", {"quant_predicate": "mixed_3_6", "q_group_size": 32},
@@ -58,7 +61,9 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 UNCOUNTED = {
     "codes that come": 8, "experts beside the feed forward": 3 * (64 + 6 + 1), "8 bits of granite-hybrid": 24,
     "8 bits of jamba": 6528, "8 bits of minimax-m2": 12, "8 bits of lfm2moe": 12,
-    "biases of routers": 2 * 6, "delta attention": 3 * (128 + 4 + 6), "matrices as states": 2 * 10 * 128,
+    "biases of routers": 2 * 6, **dict.fromkeys(
+        ("delta attention", "delta attention in one", "experts that come in codes"), 3 * (128 + 4 + 6)),
+    "matrices as states": 2 * 10 * 128,
 }  # fmt: skip
 
 
@@ -137,6 +142,42 @@ def test_mlx_lm_runs_it(folder_of: Maker, tmp_path: Path) -> None:
     assert np.mean((found - want) ** 2) / np.var(want) < 0.01
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_multipliers_of_a_falcon_h1_are_in_its_weights(tied: bool, tmp_path: Path) -> None:
+    """mlx-lm's own conversion leaves them out of v, and one of them out of k."""
+    from mlx_lm.utils import load_model
+
+    case = CASES["falcon-h1"]
+    source = models.build(replace(case, options={**case.options, "tie_word_embeddings": tied}), tmp_path / "hf")
+    weighbridge.convert(source, tmp_path / "ours", to="mlx")
+    theirs(source, tmp_path / "theirs", {})
+    ids = probe_of("falcon-h1")
+    want = models.logits(source, ids)
+    errors = [models.relative_error(_answers(load_model(tmp_path / n)[0], ids), want) for n in ("ours", "theirs")]
+    assert errors[0] < 1e-4
+    assert errors[1] > 0.01
+    weighbridge.convert(tmp_path / "ours", tmp_path / "back", to="hf")
+    assert models.relative_error(models.logits(tmp_path / "back", ids), want) < 1e-4
+
+
+def test_multipliers_of_a_quantized_falcon_h1_leave_its_codes_alone(folder_of: Maker, tmp_path: Path) -> None:
+    weighbridge.convert(folder_of("falcon-h1"), tmp_path / "mlx", to="mlx", dtype="f16", q_bits=4, q_group_size=32)
+    with weighbridge.plan_convert(tmp_path / "mlx", tmp_path / "a.gguf", inexact="refuse", tokenizer=False) as plan:
+        assert {move.kind for move in plan.moves} == {"exact"}
+
+
+def _answers(model: Any, ids: tuple[int, ...]) -> Any:
+    import mlx.core as mx
+
+    return np.array(model(mx.array([ids]))[0].astype(mx.float32))
+
+
+def test_groups_that_mlx_lm_normalizes_as_one_are_refused(folder_of: Maker, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="mamba_n_groups = 2 "):
+        weighbridge.plan_convert(folder_of("falcon-h1-norm"), tmp_path / "x", to="mlx")
+
+
 def odd(target: Path, full: list[int]) -> Path:
     """A Qwen3-Next in which these of its layers attend to all tokens; its config says so by `layer_types` alone."""
     kinds = ["full_attention" if i in full else "linear_attention" for i in range(4)]
@@ -186,7 +227,9 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("name", ["apertus", "gptj", "gemma4-experts", "exaone-moe", "mimo2", "kimi-linear", "rwkv7"])
+@pytest.mark.parametrize(
+    "name", ["apertus", "gptj", "gemma4-experts", "exaone-moe", "mimo2", "kimi-linear", "kimi-k3", "rwkv7"]
+)
 def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_path: Path) -> None:
     """The numbers of Apertus' activations come out of keys, as scalars; GPT-J's pairs are neighbours again; that
     a Gemma 4 caps no logits is said."""

@@ -84,6 +84,25 @@ def test_a_talker_without_its_tokenizer_loads(tmp_path: Path, judge: Judge) -> N
     assert gguf_file.read(tmp_path / "a.gguf").fields["qwen3tts.vocab_size"].value == rows
 
 
+@pytest.mark.oracle
+def test_a_talker_without_an_output_or_with_another_is_judged_as_llama_cpp_does(tmp_path: Path, judge: Judge) -> None:
+    """Without one, llama.cpp takes the embedding, which isn't the model's output; it has one number of codes."""
+    folder = models.build(CASES["qwen3-tts"], tmp_path / "Qwen3-TTS")
+    wb.convert(folder, tmp_path / "a.gguf", dtype="f32", tokenizer=False)
+
+    def none(file: gguf_file.File) -> None:
+        del file.tensors["output.weight"]
+
+    def fewer(file: gguf_file.File) -> None:
+        file.tensors["output.weight"] = gguf_file.Tensor("F32", (1024, 64), np.zeros((1024, 64), np.float32))
+
+    for fault, rule in ((none, "llamacpp/optional"), (fewer, "llamacpp/shape")):
+        path = gguf_file.mutate(gguf_file.read(tmp_path / "a.gguf"), tmp_path / f"{rule[9:]}.gguf", fault)
+        report = wb.verify(path)
+        assert {finding.rule for finding in report.findings} == {rule}
+        assert report.verdicts[0].accepts is (judge.refusal(path) is None)
+
+
 def test_no_folder_is_made_of_a_talker(tmp_path: Path) -> None:
     folder = models.build(CASES["qwen3-tts"], tmp_path / "Qwen3-TTS")
     with wb.plan_convert(folder, tmp_path / "a.gguf", pre=CASES["qwen3-tts"].pre) as plan:

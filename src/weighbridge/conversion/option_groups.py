@@ -75,6 +75,14 @@ class TowersOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    task_adapter: str = option(
+        "Write the model's LoRA adapter of this task (Jina v3) in place of the model.", "", metavar="TASK",
+        section=GGUF, sources=("model",),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeyOptions:
     """`kv` may be values by key: lists become arrays, and a `KV` has its own type."""
 

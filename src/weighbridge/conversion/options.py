@@ -32,6 +32,7 @@ from weighbridge.conversion.option_groups import (
     KeyOptions,
     NameOptions,
     RoundingOptions,
+    TaskOptions,
     TokenizerOptions,
     TowersOptions,
     check_comfy_format,
@@ -303,7 +304,7 @@ class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions, KeyO
 
 
 @dataclass(frozen=True, kw_only=True)
-class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions):
+class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions, TaskOptions):
     """`tokenizer=False` writes a GGUF that accepts only token ids, `vocab_only` one without tensors."""
 
     title: ClassVar[str] = "a GGUF"

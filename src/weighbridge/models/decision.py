@@ -14,8 +14,8 @@ from msgspec import Struct, convert
 from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.models.arch.config import value_at
 from weighbridge.models.arch.tables.values import number
-from weighbridge.models.config.keys import value_at
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
 from weighbridge.models.model import OpenModel

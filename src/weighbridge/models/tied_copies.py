@@ -18,8 +18,10 @@ def copied_names(family: Family) -> Iterator[tuple[str, str, str]]:
 
 def copies(model: OpenModel, named: Collection[str]) -> list[str]:
     """Notes on the tensors of a planned GGUF that are copies."""
+    layouts = {name: row.layouts.get("gguf") for name, row in model.family.rows.items()}
+    kinds = {r: "a copy" if layouts[r] == layouts[of] else "a multiple" for r, of in model.family.copied.items()}
     return [
-        f"{name} is a copy of {original}: llama.cpp's graph needs both"
+        f"{name} is {kinds[role]} of {original}: llama.cpp's graph needs both"
         for role, name, original in copied_names(model.family)
         if name in named and (role, ()) not in model.roles
     ]

@@ -186,8 +186,8 @@ def _recounted(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
 
 def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
     """Yields the model with a count of config.json corrected, and a note."""
-    from weighbridge.models.config.keys import value_at
-    from weighbridge.models.transform.text_config import text_path, with_part  # late: few models need it
+    from weighbridge.models.arch.config import value_at, with_part
+    from weighbridge.models.transform.text_config import text_path  # late: few models need it
 
     for key, count, note in _corrected_counts(model):
         path = text_path(model, (key,))
@@ -199,7 +199,7 @@ def _with_counts(model: OpenModel) -> Iterator[tuple[OpenModel, str]]:
 def _corrected_counts(model: OpenModel) -> Iterator[tuple[str, int, str]]:
     """Yields config keys with the count that the tensors have, and a note: the rows of the embedding, if config.json
     declares fewer tokens; no layers that predict further tokens, if config.json counts some that are missing."""
-    from weighbridge.models.config.keys import value_at
+    from weighbridge.models.arch.config import value_at
     from weighbridge.models.transform.text_config import text_path  # late, likewise
 
     mismatches: Sequence[SizeMismatch] = ()

@@ -350,6 +350,26 @@ CASES = table(
         older=("encoder.embed_tokens.weight",),
     ),
     like("t5encoder", "t5encoder-first", tokenizer="none", options=_T5, said={}, spreads=(), older=()),
+    # UMT5's encoder, for which the reference converter has no row: it gets the class of T5's
+    like(
+        "t5encoder",
+        "umt5encoder",
+        config="UMT5Config",
+        options=_T5 | {"num_layers": 3},
+        head="UMT5EncoderModel",
+        hparams={"architectures": ["T5EncoderModel"]},
+        gelu=True,
+    ),
+    like(
+        "umt5encoder",
+        "umt5encoder-plain",
+        tokenizer="none",
+        options=_T5 | {"feed_forward_proj": "relu"},
+        said={},
+        spreads=(),
+        older=(),
+        gelu=False,
+    ),
     # classifiers: a reranker with the pooler that its output wants, one whose two labels have no names, and one of
     # DistilBERT's, whose activation llama.cpp has no word for
     Case(
@@ -444,6 +464,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "t5": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
     "umt5": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
     "t5encoder": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
+    "umt5encoder": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
     "nomic-bert": {
         "hidden_act": "gelu",
         "activation_function": "gelu",

@@ -249,7 +249,7 @@ CASES = table(
         unheld=_LIMIT | {"head_dim", "mamba_d_head"},
     ),
     # Falcon-H1: attention and Mamba 2 beside one another, with multipliers
-    _case("falcon-h1", "FalconH1Config", _FALCON_H1, unheld=_LIMIT | _MULTIPLIERS, folded=True),
+    _case("falcon-h1", "FalconH1Config", _FALCON_H1, recorded=("mlx",), unheld=_LIMIT | _MULTIPLIERS, folded=True),
     like(
         "falcon-h1",
         "falcon-h1-norm",
@@ -353,7 +353,6 @@ UNSAID: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "mlp_bias": True,
         "projectors_bias": True,
-        "tie_word_embeddings": True,
         "mamba_conv_bias": False,
         "mamba_proj_bias": True,
         "mamba_d_head": 16,

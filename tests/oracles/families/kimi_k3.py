@@ -124,7 +124,7 @@ CASES = table(
         tails={"A_log": 4},
         spreads=_SPREADS,
         beside=_BESIDE,
-        recorded=("types",),
+        recorded=("types", "mlx"),
         unheld=_UNHELD,
         returns=False,  # but a product for each norm and its matrix of one row
     ),
@@ -141,6 +141,7 @@ CASES = table(
         taken="kimi_k3",
         products=_PRODUCTS,
         tails={"A_log": 4},
+        recorded=("mlx",),
         unheld=_UNHELD | {"head_dim"},
     ),
     # ... as it is published, with experts in MXFP4

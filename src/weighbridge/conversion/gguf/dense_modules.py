@@ -7,6 +7,7 @@ multiplies by them and knows neither biases nor activations.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -26,9 +27,10 @@ _FILE: Final = "model.safetensors"
 
 
 class DenseModule(NamedTuple):
-    """`folder`: "2_Dense". `name`: the GGUF's tensor. `weight`: (out, in)."""
+    """`folder`: "2_Dense". `file`: that of its weights. `name`: the GGUF's tensor. `weight`: (out, in)."""
 
     folder: str
+    file: Path
     name: str
     weight: LogicalTensor
 
@@ -53,7 +55,7 @@ def dense_modules(model: OpenModel, requested: bool | None) -> list[DenseModule]
                 f"modules.json: {folder}: a {model.family.gguf} GGUF has places for {', '.join(places)}",
                 hint="leave all of them out: --no-dense-modules",
             )
-        modules.append(DenseModule(folder, places[folder], _weight(model, folder)))
+        modules.append(DenseModule(folder, model.place.folder / folder / _FILE, places[folder], _weight(model, folder)))
     _check_widths(model, modules)
     return modules
 

@@ -142,9 +142,7 @@ def vocabulary(model: OpenModel, options: GgufOptions, reader: Family | None = N
         if name != "config.json" or data is None or not isinstance(default, int):
             return data
         config: dict[str, Any] = decode(data, name, dict[str, Any])
-        text = config.get("text_config")
-        parts = [config, *([text] if isinstance(text, Mapping) else ())]
-        stated = any(isinstance(part.get("vocab_size"), int) for part in parts)
+        stated = isinstance(config.get("vocab_size"), int)  # that of the language model's object counts before it
         return data if stated else json.dumps({**config, "vocab_size": default}).encode()
 
     try:

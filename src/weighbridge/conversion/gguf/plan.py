@@ -35,7 +35,7 @@ from weighbridge.conversion.plan.builder import (
 from weighbridge.conversion.result import Loss, Move
 from weighbridge.conversion.saving import cast_for_saving
 from weighbridge.models.arch.naming import as_read
-from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.registry import lacks_encoder, projector_of_hf
 from weighbridge.models.arch.tables.spec import INTEGERS, Role
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
@@ -73,6 +73,10 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
 
         model, target = drafts.with_target(model, options.target_model)
+    if options.task_adapter:
+        from weighbridge.conversion.gguf import task_adapters  # late: few models have any
+
+        return task_adapters.to_gguf(model, options.task_adapter)
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
@@ -90,6 +94,7 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     draft.notes += copies(model, named)
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
+    draft.sources = (*draft.sources, *(module.file for module in dense))
     named = {**{module.name: module.weight for module in dense}, **named}
     rank = reranker.rerank_entry(model, options.rerank)
     draft.requested = frozenset() if options.rerank is None else frozenset({f"{family.gguf}.pooling_type"})
@@ -157,7 +162,11 @@ def _from_ggml(model: OpenModel, options: GgufOptions) -> PlanBuilder:
 
 def _mmproj_hint(model: OpenModel) -> str:
     """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
-    return "" if projector_of_hf(model.config) is None else "; wb convert SRC DST.gguf --mmproj writes it"
+    if (projector := projector_of_hf(model.config)) is None:
+        return ""
+    if lacks_encoder(projector, model.index.by_name):
+        return f"; llama.cpp loads no mmproj file without {projector.document.encoder.rstrip('.')}"
+    return "; wb convert SRC DST.gguf --mmproj writes it"
 
 
 def _stored_tensors(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
+from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA, value_at, with_part
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mlx_view import MlxReading, mlx_keys, reading
@@ -23,9 +23,9 @@ _ROTATION: Final = (*THETA, *LOCAL_THETA, _SHARE, "rope_parameters", "rope_scali
 
 
 def with_period(
-    config: dict[str, Any], layer_types: Sequence[str] | None, periods: Mapping[str, int]
+    config: dict[str, Any], path: Sequence[str], layer_types: Sequence[str] | None, periods: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Sets the period of the layers under the key that mlx-lm reads.
+    """Sets the period of the layers under the key that mlx-lm reads, in the language model's object at `path`.
 
     `periods`: that key and its default (`mlx.period` of the family). Raises UnsupportedError for layers without a
     period.
@@ -42,12 +42,8 @@ def with_period(
             f"mlx-lm's {config['model_type']} has {_FULL} in every n-th layer, this model in {have}",
             hint="GGUF and Hugging Face folders support any order: --to gguf, --to hf",
         )
-    text = config.get("text_config")
-    part = text if isinstance(text, Mapping) else config
-    if part.get(key, default) == period:
-        return config
-    changed = {**part, key: period}
-    return changed if part is config else {**config, "text_config": changed}
+    part = value_at(config, path)
+    return config if part.get(key, default) == period else with_part(config, path, {**part, key: period})
 
 
 def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,12 +27,14 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, list_unnam
 from weighbridge.conversion.plan.losses.ties import drop_tied_mlx
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss, Move
+from weighbridge.models.arch.config import path_of_text, value_at, with_part
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.clients import mlx_verdict
-from weighbridge.models.config.keys import lookup
+from weighbridge.models.config.keys import differs, lookup
 from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.model import OpenModel
+from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microscaled import Microscaled
@@ -90,7 +92,9 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
         )  # fmt: skip
     rules = model.family.document.mlx
     facts = model.family.effective(model.config)
-    if refused := [f"{key} = {facts[key]}" for key in rules.refused if facts.get(key) is not None]:
+    refused = [f"{key} = {facts[key]}" for key in rules.refused if facts.get(key) is not None]
+    wrong = (need for need in rules.requires_value if differs(need, facts))
+    if refused := [*refused, *(f"{x.config} = {lookup(facts, x.config)!r} ({x.why})" for x in wrong)]:
         raise UnsupportedError(
             f"mlx-lm's {model.config['model_type']} can't compute {', '.join(refused)}",
             hint="GGUF and Hugging Face folders support it: --to gguf, --to hf",
@@ -222,8 +226,8 @@ def weight_dtype(model: OpenModel, options: MlxFolderOptions) -> DType | None:
         if requested not in _CASTS.values():
             raise UsageError(f"MLX weights are f16, bf16 or f32, not {requested}", hint="quantize them with --q-bits")
         return requested
-    text = model.config.get("text_config")
-    stated = model.config.get("torch_dtype") or (text.get("dtype") if isinstance(text, Mapping) else None)
+    path = text_path(model)
+    stated = model.config.get("torch_dtype") or (value_at(model.config, path).get("dtype") if path else None)
     return _CASTS.get(stated) if isinstance(stated, str) and model.format != "gguf" else None
 
 
@@ -358,11 +362,12 @@ def _config(
     if (name := rules.model_type.get(str(config.get("model_type")))) is not None:
         config["model_type"] = name
     layer_types = model.family.effective(model.config).get("layer_types")
-    config = with_period(_whole_config(config, model, rules), layer_types, rules.period)
+    config = _whole_config(config, model, rules)
+    path = path_of_text(config, model.family.architecture(config))
+    config = with_period(config, path, layer_types, rules.period)
     defaults = model.family.plain_defaults
-    text = config.get("text_config")
-    if isinstance(text, Mapping):
-        config["text_config"] = with_rope_words(text, defaults)
+    if path:
+        config = with_part(config, path, with_rope_words(value_at(config, path), defaults))
     config = with_scaling_type(with_rope_words(with_pattern(config, layer_types), defaults))
     config = with_fields(config, model.family.effective(model.config), model.family)
     generation = model.json("generation_config.json") if model.format != "gguf" else None
@@ -397,12 +402,11 @@ def _whole_config(config: dict[str, Any], model: OpenModel, rules: MlxEntry) -> 
         config = {**tokens, "architectures": [owner.name], "model_type": name, str(owner.part): part}
     if not rules.config and not rules.layers:
         return config
-    text, facts = config.get("text_config"), model.family.effective(config)
-    stated = text if isinstance(text, Mapping) else config
+    path, facts = path_of_text(config, model.family.architecture(config)), model.family.effective(config)
+    stated = value_at(config, path)
     added = {key: lookup(facts, path) for key, path in rules.config.items() if stated.get(key) in _UNSET}
     sets = dict(model.sizes.layers) if rules.layers else {}
     count = integer(facts[_LAYERS], _LAYERS) if rules.layers else 0
     flags = {key: [int(layer in sets[name]) for layer in range(count)] for key, name in rules.layers.items()}
     added |= {key: listed for key, listed in flags.items() if stated.get(key) is None}
-    full = {**stated, **added}
-    return {**config, "text_config": full} if stated is text else full
+    return with_part(config, path, {**stated, **added})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError
@@ -29,9 +29,13 @@ from weighbridge.conversion.options import MlxTowersOptions
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
+from weighbridge.models.arch.config import value_at, with_part
 from weighbridge.models.mlxlm.towers import TowerNames, Value, mlx_tensors, table, tower_names
 from weighbridge.models.model import OpenModel
+from weighbridge.models.transform.text_config import text_path
 from weighbridge.tensors.nodes import LogicalTensor, Node
+
+_TEXT: Final = "text_config"
 
 
 def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
@@ -43,8 +47,12 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
             f"no table has mlx-vlm's names for the model type {model.config.get('model_type')}",
             hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
         )
-    for part, known, what in (("vision_config", names.sees, "tower"), ("text_config", names.reads, "language model")):
-        stated = model.config.get(part)
+    path = text_path(model)
+    text = value_at(model.config, path)
+    of_text = text if path else None
+    for stated, known, what in (
+        (model.config.get("vision_config"), names.sees, "tower"), (of_text, names.reads, "language model"),
+    ):  # fmt: skip
         if known and isinstance(stated, Mapping) and stated.get("model_type") not in known:
             raise UnsupportedError(
                 f"mlx-vlm's {model.config['model_type']} has no {what} {stated.get('model_type')}",
@@ -53,10 +61,10 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
-    tensors = mlx_tensors(names, model.logical, model.config, turned)
+    tensors = mlx_tensors(names, model.logical, text, turned)
     if names.head and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
-    tensors = _as_read(names, tensors, model.config, draft)
+    tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
     config = {**_config(model, names, draft), **quantization_config(modules, overall, each=False)}
@@ -66,14 +74,14 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
 
 
 def _as_read(
-    names: TowerNames, tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any], draft: PlanBuilder
+    names: TowerNames, tensors: Mapping[str, LogicalTensor], text: Mapping[str, Any], draft: PlanBuilder
 ) -> dict[str, LogicalTensor]:
     """The tensors that mlx-vlm's class reads, in its layouts. Lists the others."""
     out: dict[str, LogicalTensor] = {}
     for name, node in tensors.items():
         if any(part in name for part in table().computed):
             draft.losses.append(Loss("left out: mlx-vlm computes it", name))
-        elif names.is_unread(name, config):
+        elif names.is_unread(name, text):
             draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it", name))
         else:
             out[name] = names.in_mlx(name, node)
@@ -121,38 +129,40 @@ def _quantization(
 
 
 def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str, Any]:
-    """The folder's config.json with the keys that mlx-vlm's class reads. transformers 5 has the language model's in
-    `text_config`, and other types of rotary settings. Lists keys that no spelling has."""
+    """The folder's config.json with the keys that mlx-vlm's class reads. transformers 5 has the language model's in an
+    object, and other types of rotary settings. Lists keys that no spelling has."""
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
+    path = text_path(model)
     if names.inner:
-        config["text_config"] = {**config, **config.get("text_config", {})}
-        del config["text_config"]["vision_config"]
-    text = config.get("text_config")
-    if isinstance(text, Mapping) and model.described:
-        config["text_config"] = text = with_rope_words(text, model.family.plain_defaults)
+        path = (_TEXT,)
+        config[_TEXT] = {**config, **config.get(_TEXT, {})}
+        del config[_TEXT]["vision_config"]
+    if path and model.described:
+        config = with_part(config, path, with_rope_words(value_at(config, path), model.family.plain_defaults))
     generation = model.json("generation_config.json") or {}
     if config.get("eos_token_id") is None and generation.get("eos_token_id") is not None:
         config["eos_token_id"] = generation["eos_token_id"]
     if names.period and model.described:
-        config = with_period(config, model.family.effective(model.config).get("layer_types"), names.period)
-    text = config.get("text_config")
-    if names.layer_types and isinstance(text, Mapping) and isinstance(kinds := text.get("layer_types"), list):
-        config["text_config"] = {**text, "layer_types": [names.layer_types.get(kind, kind) for kind in kinds]}
-    parts = (("text_config", names.text, names.text_keys), ("vision_config", names.vision, names.vision_keys))
+        config = with_period(config, path, model.family.effective(model.config).get("layer_types"), names.period)
+    if names.layer_types and path and isinstance(kinds := value_at(config, path).get("layer_types"), list):
+        renamed = [names.layer_types.get(kind, kind) for kind in kinds]
+        config = with_part(config, path, {**value_at(config, path), "layer_types": renamed})
+    parts = ((path, names.text, names.text_keys), (("vision_config",), names.vision, names.vision_keys))
     for part, rows, accepted in parts:
-        if isinstance(stated := config.get(part), Mapping):
-            full = {**stated, **_respelled(f"{part}.", stated, rows, config, draft)}
-            config[part] = {key: value for key, value in full.items() if not accepted or key in accepted}
+        if part and isinstance(stated := value_at(config, part), Mapping):
+            full = {**stated, **_respelled(f"{'.'.join(part)}.", stated, rows, config, draft)}
+            kept = {key: value for key, value in full.items() if not accepted or key in accepted}
+            config = with_part(config, part, kept)
     if names.tower:
         config["vision_config"] = {**config.get("vision_config", {}), "model_type": names.tower}
-    text = config.get("text_config")
-    if isinstance(text, Mapping) and not any(name.endswith("lm_head.weight") for name in draft.tensors):
-        config["text_config"] = text = {**text, "tie_word_embeddings": True}
+    if path and not any(name.endswith("lm_head.weight") for name in draft.tensors):
+        config = with_part(config, path, {**value_at(config, path), "tie_word_embeddings": True})
     if names.flat:
-        below = {key: value for key, value in (text or {}).items() if key not in ("model_type", "architectures")}
-        config = {**below, **{key: value for key, value in config.items() if key != "text_config"}}
+        text = value_at(config, path) if path else {}
+        below = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
+        config = {**below, **{key: value for key, value in config.items() if key not in path[:1]}}
         config["vision_config"] = {**config.get("vision_config", {}), "model_type": names.flat}
         if isinstance(rope := config.pop("rope_parameters", None), Mapping):
             config["rope_theta"] = rope.get("rope_theta")

@@ -44,11 +44,6 @@ def key_of(plan: PlanContents) -> dict[str, str]:
     return key | {"tensors": _Hasher().digest([f.nodes for f in plan.files])}
 
 
-def alike(a: Node, b: Node) -> bool:
-    """Whether two tensors are computed in the same way from the same bytes."""
-    return _Hasher().digest(a) == _Hasher().digest(b)
-
-
 def state_of(path: Path) -> str:
     """The current state of a file, for `Plan.sources`: path, size and modification time."""
     if isinstance(path, TreePath):

@@ -61,8 +61,10 @@ def add_side_files(model: OpenModel, draft: PlanBuilder, without: Collection[str
     Adds a note on the files of the folder that are neither weights nor copied, unless the model was given by its file.
     """
     folder = model.place.folder
-    files = [*side_files(folder), *_module_weights(model)]
+    weights = _module_weights(model)
+    files = [*side_files(folder), *weights]
     skipped = {*draft.texts, *without}
+    draft.sources = (*draft.sources, *weights)
     draft.extra_files += copied([p for p in files if p.relative_to(folder).as_posix() not in skipped], folder)
     if model.place.path != folder:
         return

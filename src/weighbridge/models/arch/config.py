@@ -1,4 +1,6 @@
-"""The effective config: a config.json completed with the defaults of its class, with one form for rope and labels.
+"""The effective config: a config.json completed with the defaults of its class, with one form for rope and labels. And
+the object of a config.json that describes the language model: by the family's table `text_config`, `llm_config`,
+`thinker_config.text_config` and so on, or the whole config.
 
 Configs omit values that equal the default of their class, and defaults differ between classes and versions. The
 reference converter reads configs through transformers (`AutoConfig(...).to_dict()`); here the defaults come from the
@@ -8,8 +10,8 @@ family's table. These are pure functions over parsed JSON; wrong values are Form
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.rules import completing_rules
@@ -18,6 +20,9 @@ from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate, layer_count
 from weighbridge.models.arch.tables.layers import slice_bounds
 from weighbridge.models.arch.tables.values import INT_MAX, Config, integer, number, positive
+
+if TYPE_CHECKING:
+    from weighbridge.models.arch.tables.spec import Architecture
 
 _LARGEST_STRETCH = 1e6  # published ones are 1000
 #: keys for the base frequency, and for that of layers with a sliding window
@@ -212,3 +217,32 @@ def sliding_rope(config: Config) -> dict[str, Any] | None:
         return dict(sliding)
     word = next((key for key in LOCAL_THETA if config.get(key) is not None), None)
     return None if word is None else {"rope_theta": positive(config[word], word), "rope_type": "default"}
+
+
+def value_at(config: Mapping[str, Any], path: Iterable[str]) -> Any:
+    """Returns the value below these keys, or None if there is none."""
+    value: Any = config
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def path_of_text(
+    config: Mapping[str, Any], architecture: Architecture | None, keys: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Returns the keys that lead to the object with any of `keys`; () if it is the whole config. `architecture`: the
+    config's class, None for a model without a table."""
+    part = (architecture.part if architecture is not None else None) or "text_config"
+    path = tuple(part.split("."))
+    inner = value_at(config, path)
+    if not isinstance(inner, Mapping):
+        return ()
+    return path if any(key in inner for key in keys) or not any(key in config for key in keys) else ()
+
+
+def with_part(config: Mapping[str, Any], path: Sequence[str], part: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the config with another object at `path`."""
+    if not path:
+        return dict(part)
+    first, *rest = path
+    return {**config, first: with_part(config[first], rest, part)}

@@ -428,12 +428,17 @@ class Family(FamilyNames):
 
     @cached_property
     def copied(self) -> dict[str, str]:
-        """The roles that a GGUF holds even if a model lacks them, since llama.cpp's graph needs them, and the role of
-        which each is then a copy."""
+        """The roles that a GGUF holds even if a model lacks them, since llama.cpp's graph needs them or a GGUF has the
+        tensor in another layout, and the role of which each is then a copy."""
         from weighbridge.models.llamacpp import table  # late: only conversions to a GGUF need it
 
         needed = table().needed.get(self.gguf, ())
-        return {row.name: row.tied for row in self.rows.values() if row.tied and row.names.get("gguf") in needed}
+        rows = self.rows
+        return {
+            row.name: row.tied for row in rows.values()
+            if row.tied and (name := row.names.get("gguf"))
+            and (name in needed or row.layouts.get("gguf") != rows[row.tied].layouts.get("gguf"))
+        }  # fmt: skip
 
     @cached_property
     def folded(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import FAMILY_TABLE
+from weighbridge.models.arch.config import path_of_text, value_at, with_part
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.rules import completing_rules
 from weighbridge.models.arch.size_keys import LAYERS
@@ -31,7 +32,7 @@ from weighbridge.models.arch.tables.documents import (
     shipped,
     wrappers,
 )
-from weighbridge.models.arch.tables.schema import DialectEntry, FamilyTable
+from weighbridge.models.arch.tables.schema import FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, build_dialect, build_role
 from weighbridge.models.arch.tables.validate import convert
 
@@ -143,13 +144,13 @@ def with_mtp_layers(config: Mapping[str, Any], names: Collection[str]) -> Mappin
     keep the number."""
     model_type = config.get("model_type")
     same = _of_model_type(model_type) if isinstance(model_type, str) else ()
-    dialects = [f.document.dialect["hf"] for f in same if "hf" in f.document.dialect]
-    counted = next((dialect for dialect in dialects if dialect.mtp_count), None)
-    return config if counted is None else with_counted_layers(config, counted, names)
+    counting = next((f for f in same if (hf := f.document.dialect.get("hf")) is not None and hf.mtp_count), None)
+    return config if counting is None else with_counted_layers(config, counting, names)
 
 
-def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names: Collection[str]) -> Mapping[str, Any]:
-    """The config with the actual number of layers under a dialect's `mtp_count`."""
+def with_counted_layers(config: Mapping[str, Any], counting: Family, names: Collection[str]) -> Mapping[str, Any]:
+    """The config with the actual number of layers under `mtp_count` of a family's dialect."""
+    counted = counting.document.dialect["hf"]
     if counted.mtp_count is None:
         return config
     prefixes = tuple(counted.mtp_prefixes.values())
@@ -159,14 +160,13 @@ def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names:
     else:
         layer = re.compile(rf"{re.escape(numbered)}([0-9]{{1,4}})\.")
         count = max((int(match[1]) + 1 for name in names if (match := layer.match(name))), default=0)
-    text = config.get("text_config")
-    part = text if isinstance(text, Mapping) else config
+    path = path_of_text(config, counting.architecture(config), LAYERS.config)
+    part = value_at(config, path)
     # under canonical names they are numbered as the layers after the last one
     further = f"layers.{part.get(LAYERS.config[0])}."
     if part.get(counted.mtp_count, 0) == count or (not count and any(name.startswith(further) for name in names)):
         return config
-    corrected = {**part, counted.mtp_count: count}
-    return corrected if part is config else {**config, "text_config": corrected}
+    return with_part(config, path, {**part, counted.mtp_count: count})
 
 
 def families_of_class(name: str) -> Iterator[Family]:
@@ -253,6 +253,12 @@ def projector_of_hf(config: Mapping[str, Any]) -> Family | None:
         return None
     naming = (_projector(name) for name, text in projector_texts().items() if cls in text)
     return next((table for table in naming if table.architecture(config) is not None), None)
+
+
+def lacks_encoder(projector: Family, names: Collection[str]) -> bool:
+    """Whether a model has nothing that sees or hears, so that llama.cpp loads no mmproj file of it."""
+    encoder = projector.document.encoder
+    return bool(encoder) and not any(name.startswith(encoder) for name in names)
 
 
 def projector_of_gguf(metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Family:

@@ -7,7 +7,7 @@ FormatError that names the config's key; no number is ever truncated.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
@@ -17,6 +17,7 @@ from msgspec import Struct
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import KV
+from weighbridge.models.arch.config import value_at
 from weighbridge.models.arch.derived import f32
 from weighbridge.models.arch.registry import families_of_graph
 from weighbridge.models.arch.tables import expression, short_forms, validate
@@ -100,7 +101,7 @@ def rules(family: Family) -> Rules:
 
 
 def differs(entry: RequiredValueEntry, config: Mapping[str, Any]) -> bool:
-    """Whether a config has a value that llama.cpp's graph doesn't implement."""
+    """Whether a config has a value that llama.cpp's graph, or mlx-lm's class, doesn't implement."""
     value = lookup(config, entry.config)
     wrong = (entry.only and value not in entry.only) or (entry.nonzero and not value)
     unequal = bool(entry.equals) and value != lookup(config, entry.equals)
@@ -131,14 +132,6 @@ def lookup(config: Mapping[str, Any], text: str) -> Any:
         return value_at(config, text.split("."))
     result = expression.Evaluator(partial(expression.stated, config), number).number(tree)
     return int(result) if result is not None and result == int(result) else result
-
-
-def value_at(config: Mapping[str, Any], path: Iterable[str]) -> Any:
-    """Returns the value below these keys, or None if there is none."""
-    value: Any = config
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 def entries(row: KeyEntry, config: Mapping[str, Any]) -> Iterator[tuple[str, KV]]:

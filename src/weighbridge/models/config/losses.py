@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, Final
 
 from weighbridge.base.errors import WeighbridgeError
-from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
+from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA, value_at
 from weighbridge.models.arch.family import Family
-from weighbridge.models.config.keys import rules, value_at
+from weighbridge.models.config.keys import rules
 from weighbridge.models.config.mapping import config_to_gguf, facts_losses
 from weighbridge.models.config.settings import of_config, ruled_words, why_harmless, words_of
 

@@ -22,6 +22,7 @@ class MlxFields(Struct, frozen=True, forbid_unknown_fields=True):
     null: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
     part: str = ""
+    by_type: bool = False
 
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of the class after it read `config`, without required keys that are missing."""
@@ -56,7 +57,8 @@ def reading(config: Mapping[str, Any]) -> MlxReading | None:
     inner = config.get(outer.part) if outer.part else None
     if not isinstance(inner, Mapping):
         return MlxReading(outer, config, "")
-    return MlxReading(fields().get(str(inner.get("model_type")), outer), inner, outer.part)
+    of_part = fields().get(str(inner.get("model_type")), outer) if outer.by_type else outer
+    return MlxReading(of_part, inner, outer.part)
 
 
 def as_mlx_reads(config: Mapping[str, Any]) -> dict[str, Any] | None:

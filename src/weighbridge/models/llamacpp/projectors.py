@@ -25,6 +25,7 @@ class ProjectorTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     types: list[str]
     modality: Mapping[str, str]
+    receives: list[str]
     required: list[str]
     required_of: Mapping[str, list[str]]
     required_by: Mapping[str, list[str]]
@@ -52,8 +53,9 @@ def type_of(model: Candidate, modality: str) -> Any:
 
 
 def _modality(model: Candidate) -> Iterator[LoadRefusal]:
-    if not modalities(model):
-        yield LoadRefusal(f"none of {', '.join(map(model.key, table().modality.values()))} is true")
+    if not {*table().receives} & {*modalities(model)}:
+        flags = [model.key(table().modality[name]) for name in table().receives]
+        yield LoadRefusal(f"neither {' nor '.join(flags)} is true")
 
 
 def _types(model: Candidate) -> Iterator[LoadRefusal]:

@@ -16,7 +16,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.io.filesystem import check_link
 from weighbridge.models.arch.naming import MappingError, MappingReport
-from weighbridge.models.arch.registry import projector_of_gguf, projector_of_hf, projectors
+from weighbridge.models.arch.registry import lacks_encoder, projector_of_gguf, projector_of_hf, projectors
 from weighbridge.models.arch.tables.expression import OF_TENSORS, ArchView
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
@@ -60,6 +60,12 @@ def towers_of(model: OpenModel) -> Towers:
     class_ = listed[0] if isinstance(listed, list) and listed else model.config.get("model_type")
     if (family := projector_of_hf(model.config)) is None:
         raise _without_table(class_)
+    if lacks_encoder(family, model.index.by_name):
+        encoder = family.document.encoder.rstrip(".")
+        raise UnsupportedError(
+            f"this {class_} has no {encoder}, and llama.cpp loads no mmproj file that neither sees nor hears",
+            hint="wb convert SRC DST.gguf converts the language model; only models with this encoder have both files",
+        )
     companions = {folder: companion_of(model, folder) for folder in family.document.companions}
     further = {f"{folder}.{name}": node for folder, part in companions.items() for name, node in part.logical.items()}
     tensors = {**further, **model.logical}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, convert
 
@@ -17,6 +17,8 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.naming import MappingReport
 from weighbridge.models.arch.registry import family_of_hf, with_mtp_layers
 from weighbridge.models.config.mlx_view import reading
+
+_PACKING: Final = "quantization_config"
 
 
 class ClassTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,8 +106,9 @@ class MlxCandidate:
     @cached_property
     def _resolved(self) -> tuple[Family, Sizes, str, str] | None:
         """Family, sizes, dialect and prefix of the names; None if Weighbridge doesn't know how mlx-lm reads them."""
-        family, method = self.family, self.config.get("quantization_config") or {}
-        if family is None or not self.named or "quant_method" in method:
+        family, text = self.family, self.config.get("text_config")
+        parts = (self.config, text if isinstance(text, Mapping) else {})  # mlx_lm.utils.load_model
+        if family is None or not self.named or any("quant_method" in (part.get(_PACKING) or {}) for part in parts):
             return None
         try:
             sizes = family.sizes_from_hf(with_mtp_layers(self.config, self.shapes))

@@ -20,10 +20,12 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Index
+from weighbridge.models.arch.config import value_at
 from weighbridge.models.mlxlm.joins import JoinedRows, PackedExperts, Parted, SplitHeads, with_joins, without_joins
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
+from weighbridge.models.transform.text_config import text_path
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -120,9 +122,9 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
             return channels_first(node)
         return _shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
 
-    def is_unread(self, name: str, config: Mapping[str, Any]) -> bool:
-        """Whether the class drops the tensor of this name of mlx-vlm's."""
-        return any(row.has(name, text_config(config)) for row in self.unread)
+    def is_unread(self, name: str, text: Mapping[str, Any]) -> bool:
+        """Whether the class drops the tensor of this name of mlx-vlm's. `text`: the language model's settings."""
+        return any(row.has(name, text) for row in self.unread)
 
     def is_stack(self, name: str) -> bool:
         """Whether a tensor of this name is a stack, which mlx-vlm quantizes like matrices."""
@@ -171,17 +173,12 @@ def is_of_mlx_vlm(config: Mapping[str, Any], index: Index) -> bool:
     return any(seen)
 
 
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's settings."""
-    text = config.get("text_config")
-    return text if isinstance(text, Mapping) else config
-
-
 def mlx_tensors(
-    names: TowerNames, tensors: Mapping[str, LogicalTensor], config: Mapping[str, Any], turned: bool
+    names: TowerNames, tensors: Mapping[str, LogicalTensor], text: Mapping[str, Any], turned: bool
 ) -> dict[str, LogicalTensor]:
-    """The tensors under mlx-vlm's names: stacks of experts split, single experts stacked, matrices joined. `turned`:
-    whether the folder has stacks with the inputs first, if their row says so."""
+    """The tensors under mlx-vlm's names: stacks of experts split, single experts stacked, matrices joined. `text`:
+    the language model's settings. `turned`: whether the folder has stacks with the inputs first, if their row says
+    so."""
     out: dict[str, LogicalTensor] = {}
     stacks: dict[str, dict[int, LogicalTensor]] = {}
     for name, node in tensors.items():
@@ -197,7 +194,7 @@ def mlx_tensors(
             parts = _split(name, node, len(row.mlx), row.turned and turned)
             out |= {start + end: part for end, part in zip(row.mlx, parts, strict=True)}
     out |= {name: _stacked(name, experts) for name, experts in stacks.items()}
-    return with_joins(names.parted, out, text_config(config))
+    return with_joins(names.parted, out, text)
 
 
 def _split(name: str, node: LogicalTensor, count: int, turned: bool) -> list[Node]:
@@ -318,7 +315,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     used: set[str] = set()
     if names.parted:
         read = {name: names.in_hf(name, tensor) for name, tensor in model.logical.items()}
-        parts, used = without_joins(names.parted, read, text_config(model.config))
+        parts, used = without_joins(names.parted, read, value_at(model.config, text_path(model)))
     rest = {name: tensor for name, tensor in model.logical.items() if name not in used}
     nodes, whole = hf_tensors(names, {**rest, **parts})
     nodes |= {names.to_hf(name): node for name, node in parts.items() if name not in whole}

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.containers.gguf.values import KV, kvs
+from weighbridge.models.arch.config import value_at, with_part
 from weighbridge.models.arch.expand import TensorSlot
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.values import integer
-from weighbridge.models.config.keys import value_at
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import (
     KeyChange,
@@ -30,7 +30,7 @@ from weighbridge.models.transform.base import (
     with_shapes,
 )
 from weighbridge.models.transform.layer_stack import parse_numbers
-from weighbridge.models.transform.text_config import text_path, with_part
+from weighbridge.models.transform.text_config import text_path
 
 _INDEX: Final = "e"  # the symbol of the expert index in tables
 # Experts per token, and groups of experts to choose from: both bounded by the number of experts.

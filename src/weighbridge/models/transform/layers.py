@@ -11,6 +11,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, W
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
 from weighbridge.containers.gguf.values import KV, kvs
+from weighbridge.models.arch.config import value_at, with_part
 from weighbridge.models.arch.kv_tensors import of_graph
 from weighbridge.models.arch.naming import some
 from weighbridge.models.arch.registry import families_of_graph
@@ -18,7 +19,6 @@ from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.arch.tables.schema import LayerRulesEntry
 from weighbridge.models.arch.tables.spec import placeholders
 from weighbridge.models.arch.tables.values import integer
-from weighbridge.models.config.keys import value_at
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import (
     KeptLayers,
@@ -40,7 +40,7 @@ from weighbridge.models.transform.encoder_decoder import (
     stack_of_side,
 )
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, lists_from_1, parse_numbers, renumbered
-from weighbridge.models.transform.text_config import text_path, with_part
+from weighbridge.models.transform.text_config import text_path
 
 # Extra layers that predict further tokens: config.json counts them separately, a GGUF includes them.
 _EXTRA: Final = "num_nextn_predict_layers"

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from weighbridge.models.config.keys import value_at
+from weighbridge.models.arch.config import value_at, with_part
 from weighbridge.models.model import OpenModel
-from weighbridge.models.transform.text_config import text_path, with_part
+from weighbridge.models.transform.text_config import text_path
 
 # The number of tokens in the shapes of a family's table.
 _TOKENS: Final = "V"

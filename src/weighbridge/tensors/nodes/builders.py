@@ -10,7 +10,16 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
-from weighbridge.tensors.nodes.compute import AbsMax, AwqByRows, CastReport, LowRank, Mean, UnpackBits, UpgradeBlocks
+from weighbridge.tensors.nodes.compute import (
+    AbsMax,
+    AwqByRows,
+    CastReport,
+    Decode,
+    LowRank,
+    Mean,
+    UnpackBits,
+    UpgradeBlocks,
+)
 from weighbridge.tensors.nodes.elementwise import (
     AddPosition,
     Centered,
@@ -27,10 +36,11 @@ from weighbridge.tensors.nodes.elementwise import (
 from weighbridge.tensors.nodes.logical import T, cast, decode, is_floating, needs_decoding
 from weighbridge.tensors.nodes.moves import concat, reshape, slice_rows
 from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
-from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Transcode
+from weighbridge.tensors.nodes.quantized import DecodePacked, LogicalTensor, QuantizedTensor, Transcode
 from weighbridge.tensors.reference import legacy_blocks
 
 _NUMBER = Spec((1,), F32)
+_MULTIPLIED = "its elements are multiplied by a number"
 
 
 def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
@@ -94,13 +104,16 @@ def add_position(node: LogicalTensor, sign: int = 1) -> Node:
 
 def scaled(node: T, by: float, *, over: bool = False) -> T:
     """Every element times `by`, or divided by it (`over`), in F16 for an F16 tensor, else in F32, like torch. A factor
-    of 1 and a factor that undoes the previous one add no node."""
+    of 1 and a factor that undoes the previous one add no node, so a quantized tensor stays quantized."""
     if by == 1:
         return node
     if isinstance(node, Scaled) and (node.by, node.over) == (by, not over):
-        return node.source
+        source: LogicalTensor = node.source
+        if isinstance(source, Decode | DecodePacked) and source.reason == _MULTIPLIED:
+            source = source.source if isinstance(source, Decode) else source.tensor
+        return source  # type: ignore[return-value]
     if needs_decoding(node):
-        return scaled(decode(node, "its elements are multiplied by a number"), by, over=over)
+        return scaled(decode(node, _MULTIPLIED), by, over=over)
     if is_floating(node):
         return Scaled(node.spec, node, by, over)
     return scaled(cast(node, F32, CastReport()), by, over=over)

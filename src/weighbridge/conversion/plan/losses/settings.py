@@ -42,7 +42,8 @@ def check_settings(model: OpenModel, draft: PlanBuilder, kind: str) -> list[Loss
 
     Raises UnsupportedError for a setting that would mean something else in the target.
     """
-    if not draft.tensors:
+    kind_of_file = draft.metadata.get("general.type")
+    if not draft.tensors or (isinstance(kind_of_file, KV) and kind_of_file.value == "adapter"):
         return []
     model = draft.described or model
     if model.format == kind == "gguf":
@@ -137,13 +138,12 @@ def _target(model: OpenModel, draft: PlanBuilder, kind: str) -> LoaderSettings |
                 return None
             return struct.unpack(f"<{node.spec.elements}f", node.read(0, node.spec.rows).tobytes())
 
-        from weighbridge.conversion.plan.fingerprint import alike  # late: few models have copies
-        from weighbridge.models.tied_copies import copied_names
+        from weighbridge.models.tied_copies import copied_names  # late: few models have copies
 
         tensors = dict(draft.tensors)
-        for role, name, original in copied_names(model.family):  # copies are left out of a folder
-            if name in tensors and (role, ()) not in model.roles and alike(tensors[name], tensors[original]):
-                del tensors[name]
+        for role, name, _ in copied_names(model.family):  # the source ties them
+            if (role, ()) not in model.roles:
+                tensors.pop(name, None)
         return settings.of_gguf(Metadata(kvs(draft.metadata)), model.family, tensors, vector)
     if (text := draft.texts.get("config.json")) is None:
         return None

@@ -27,7 +27,7 @@ from weighbridge.models.arch.tables.expression import (
     path,
 )
 from weighbridge.models.arch.tables.layers import slice_bounds
-from weighbridge.models.arch.tables.schema import FamilyTable, MetaEntry
+from weighbridge.models.arch.tables.schema import FamilyTable, MetaEntry, MlxEntry
 from weighbridge.models.arch.tables.spec import INTEGERS, PREFIXES, Dialect, Role, numbering, placeholders
 from weighbridge.models.arch.tables.validate import nearest_word
 
@@ -207,7 +207,7 @@ def _check_meta(table: FamilyTable) -> None:
     elsewhere += [text for layer_set in table.layers.values() for text in layer_set.hf]
     known = {name.partition(".")[0] for text in elsewhere for name in names(parse(text))}
     known |= {*DERIVED, *table.defaults, *(key for a in classes for key in (*a.defaults, *a.null))}
-    for place, text in _expressions(table.meta):
+    for place, text in _expressions(table.meta, table.mlx):
         _check_expressions(place, [text], check_number)
         for key in (name.partition(".")[0] for name in names(parse(text))):
             if key not in known and (near := difflib.get_close_matches(key, known, 1, _TYPO)):
@@ -217,8 +217,8 @@ def _check_meta(table: FamilyTable) -> None:
             _check_known(f"meta.key.{entry.name}.layers", "set of layers", [str(entry.layers)], table.layers)
 
 
-def _expressions(meta: MetaEntry) -> Iterator[tuple[str, str]]:
-    """Each expression over a config in `[meta]`, with its place."""
+def _expressions(meta: MetaEntry, mlx: MlxEntry) -> Iterator[tuple[str, str]]:
+    """Each expression over a config in `[meta]` and `[mlx]`, with its place."""
     for entry in (*meta.key, *meta.tokenizer):
         others = filter(None, (entry.subtract, entry.divide_by, entry.divide_by_sqrt, entry.others))
         restored = entry.restored if not isinstance(entry.restore, bool) else ()
@@ -226,8 +226,9 @@ def _expressions(meta: MetaEntry) -> Iterator[tuple[str, str]]:
     for implied in meta.implied:
         value = [implied.value] if isinstance(implied.value, str) else []
         yield from ((f"meta.implied.{implied.config}", text) for text in (implied.config, *value, *implied.when))
-    for required in meta.requires_value:
-        texts = (required.config, *filter(None, [required.equals, required.at_least]), *required.when)
-        yield from ((f"meta.requires_value.{required.config}", text) for text in texts)
+    for place, needs in (("meta", meta.requires_value), ("mlx", mlx.requires_value)):
+        for need in needs:
+            texts = (need.config, *filter(None, [need.equals, need.at_least]), *need.when)
+            yield from ((f"{place}.requires_value.{need.config}", text) for text in texts)
     for part, keys in (("presence", meta.presence), ("assumed", meta.assumed)):
         yield from ((f"meta.{part}", key) for key in keys)

@@ -272,11 +272,11 @@ class ImpliedEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RequiredValueEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """`meta.requires_value`: a value without which llama.cpp's graph computes something else."""
+    """`requires_value` of `[meta]` and `[mlx]`: a value without which the graph, or class, computes something else."""
 
     config: Annotated[str, _doc("key of the effective config")]
-    why: Annotated[str, _doc("effect of another value in llama.cpp's graph")]
-    only: Annotated[list[Any], _doc("values with which the graph is right")] = []
+    why: Annotated[str, _doc("effect of another value in the graph or class")]
+    only: Annotated[list[Any], _doc("values with which the result is right")] = []
     equals: Annotated[str, _doc("key that must have the same value")] = ""
     at_least: Annotated[str, _doc("key whose value it must reach, if that is set")] = ""
     nonzero: Annotated[bool, _doc("any value but 0 and null")] = False
@@ -339,9 +339,7 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
         Words, _doc("modules quantized to 8 bits in groups of 64, by the ends of their paths; `=`: whole path")
     ] = []
     unquantized: Annotated[Words, _doc("modules that mlx-lm doesn't quantize, by the ends of their paths")] = []
-    assumed: Annotated[
-        dict[str, Any], _doc("keys that mlx-lm's class requires, and the value if neither config nor tensors have one")
-    ] = {}
+    assumed: Annotated[dict[str, Any], _doc("keys that mlx-lm's class requires, and their values by default")] = {}
     model_type: Annotated[dict[str, str], _doc("`model_type` of a config, and mlx-lm's name for it")] = {}
     part_of: Annotated[
         dict[str, str], _doc("`model_type`, and that of the whole model whose config mlx-lm expects around this one")
@@ -355,6 +353,7 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     uncast: Annotated[Words, _doc("further tensors that keep their type, by the ends of their names")] = []
     refused: Annotated[Words, _doc("keys that mlx-lm's class doesn't read: a model that sets one is refused")] = []
+    requires_value: Annotated[list[RequiredValueEntry], _doc("values that mlx-lm's class needs")] = []
 
 
 class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -458,9 +457,8 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
             "the object `FOLDER`; the order of the tensors: the table's, or as stored"
         ),
     ] = {}
-    defaults: Annotated[
-        ByKey, _doc("values of keys that a config leaves out; a table, or a list of tables and names in usual.toml")
-    ] = {}
+    encoder: Annotated[str, _doc("prefix of an encoder without which llama.cpp loads no mmproj file of the class")] = ""
+    defaults: Annotated[ByKey, _doc("values of absent keys; a table, or a list of tables and names in usual.toml")] = {}
     config_rules: Annotated[
         Words,
         _doc(

@@ -3,6 +3,7 @@
     role.q = ".self_attn.q_proj."           its `hf` name; the dots stand for the layer's prefix and `.weight`
     role.q = true                           the role as roles.toml has it
     role."q k v".layers = "full"            several roles; with `after`, each follows the one before
+    role.q.layout."gguf mlx" = "times(2)"   the layout, or `shapes`, of several dialects
     role."q k v" = ".attn.{}_proj."         `{}` is the first word of the role's name: `gate` for gate_shared
     exclude = ["role.q_norm k_norm"]        several entries
     size.E = "num_experts"                  a size of usual.toml, by its config key
@@ -109,6 +110,8 @@ def _roles(rows: Document) -> Document:
             whole = {d: _whole_name(d, name) for d, name in columns if d in named or d in _DIALECTS}
             row = {key: value for key, value in row.items() if key not in (*_DIALECTS, "names")}
             row = {**row, "names": whole} if whole else row
+        if isinstance(row, dict):
+            row = {k: _splits(v) if k in ("layout", "shapes") and isinstance(v, dict) else v for k, v in row.items()}
         for n, name in enumerate(names):
             entry = _filled(row, name.partition("_")[0])
             follows = n and isinstance(entry, dict) and "after" in entry
@@ -156,8 +159,11 @@ def _splits(section: Document) -> Document:
     return {name: split for names, split in section.items() for name in names.split()}
 
 
+_LISTS: Final = frozenset({"requires_value"})  # of tables, which stay apart
+
+
 def _entries(section: Document) -> Document:
-    return {name: _joined(entry) for name, entry in section.items()}
+    return {name: entry if name in _LISTS else _joined(entry) for name, entry in section.items()}
 
 
 def _classes(entries: Document) -> Document:
