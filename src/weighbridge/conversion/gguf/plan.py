@@ -40,7 +40,6 @@ from weighbridge.models.arch.tables.spec import INTEGERS, Role
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
-from weighbridge.models.llamacpp.towers import is_mmproj
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tied_copies import copies
 from weighbridge.models.wrapped import unwrapped
@@ -252,6 +251,7 @@ def _dtypes_of(model: OpenModel) -> Callable[[str, Node, DType], DType]:
     """The rule for the types of a GGUF's tensors, by name and requested type: that of its family or projector, so that
     a cast has the types of a conversion from the original folder; the usual rule for an unknown architecture."""
     from weighbridge.conversion.gguf.mmproj import tower_dtype
+    from weighbridge.models.llamacpp.towers import is_mmproj
 
     rows: Mapping[str, Role] = {}
     f32: Sequence[str] = ()
