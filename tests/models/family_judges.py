@@ -183,7 +183,8 @@ def judge_part(family: Family, model: str) -> None:
     architecture = family.architecture(golden()[model]["config"])
     if architecture is not None and architecture.part_type is not None and "mlx" in family.dialects:
         names = family.names("mlx", sizes_of(family, model))
-        own = tuple(family.document.dialect["mlx"].replace.values())  # mlx-vlm's names begin with its own prefix
+        mlx = family.document.dialect["mlx"]  # names of a whole model begin with its own prefix
+        own = (*mlx.replace.values(), *mlx.prefixes)
         others = tuple(p for p in family.dialects["hf"].prefixes[1:] if p and not any(o.startswith(p) for o in own))
         assert not any(name.startswith(others) for name in names)
         assert set(family.alone(golden()[model]["config"])) >= {"model_type", "hidden_size"}

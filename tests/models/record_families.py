@@ -30,7 +30,7 @@ Recorded = dict[str, dict[str, Any]]
 _FUSED = {"qwen3_5_moe"}  # whose experts mlx-lm knows in the fused form alone, in which they are published
 
 # what mlx-lm calls otherwise than the published files, and renames nowhere
-_MLX_NAMES = {"nemotron-nas": ("self_attn.linear_attn.", "self_attn.linear.")}
+_MLX_NAMES = {"nemotron-nas": ("self_attn.linear_attn.", "self_attn.linear."), "gpt2": ("transformer.", "")}
 # what published configs of a type say and transformers doesn't write, and mlx-lm's class requires
 _MLX_SAID: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False}

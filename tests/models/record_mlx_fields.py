@@ -21,7 +21,7 @@ _HEAD = """\
 # `python -m tests.models.record_mlx_fields`.
 # `required`: no default; `null`: the default is None; `part`: the object of the config
 # that has these keys; `by_type`: unless it is of another model_type that has a row. A key that isn't here is one that
-# mlx-lm doesn't read.
+# mlx-lm doesn't read. "TYPE CLASS": a class of transformers that it doesn't read as others of its model_type.
 """
 _CALLS = re.compile(r"(\w+(?:\.\w+)?)\.from_dict\((?:args|self)\.text_config\)")
 
@@ -35,13 +35,14 @@ def recorded() -> str:
 
 
 def _rows() -> dict[str, dict[str, Any]]:
-    from mlx_lm.utils import MODEL_REMAPPING
+    from mlx_lm.utils import MODEL_ARCHITECTURE_REMAPPING, MODEL_REMAPPING
 
     ours = {a.model_type for f in families().values() for a in f.architectures.values()}
+    apart = {f"{kind} {name}": module for (kind, name), module in MODEL_ARCHITECTURE_REMAPPING.items()}
     rows = {}
-    for name in ours | {"ministral3"}:
+    for name in ours | {"ministral3"} | apart.keys():
         try:
-            module = importlib.import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(name, name)}")
+            module = importlib.import_module(f"mlx_lm.models.{(MODEL_REMAPPING | apart).get(name, name)}")
         except (ImportError, SystemExit):  # of OLMo, without the package of its own
             continue
         rows[name] = _row(module)

@@ -47,6 +47,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "delta attention in one": ("kimi-k3", {"q_bits": 4, "q_group_size": 32, "dtype": "bfloat16"},
                                {"q_bits": 4, "q_group_size": 32, "dtype": "bf16"}),
     "experts that come in codes": ("kimi-k3-published", {}, {}),
+    "matrices that stay floats": ("ling3-plain", {"q_bits": 4, "q_group_size": 32},
+                                  {"q_bits": 4, "q_group_size": 32}),
     "biases of routers": ("step3.5", {"dtype": "bfloat16"}, {"dtype": "bf16"}),
     "matrices as states": ("rwkv7", {"q_bits": 4, "q_group_size": 64}, {"q_bits": 4, "q_group_size": 64}),
     "mixed_3_6": ("llama3-v4", {"quant_predicate": "mixed_3_6", "q_group_size": 32},
@@ -64,6 +66,7 @@ UNCOUNTED = {
     "biases of routers": 2 * 6, **dict.fromkeys(
         ("delta attention", "delta attention in one", "experts that come in codes"), 3 * (128 + 4 + 6)),
     "matrices as states": 2 * 10 * 128,
+    "matrices that stay floats": 2 * (128 + 4),
 }  # fmt: skip
 
 

@@ -198,6 +198,7 @@ CASES = table(
         taken="glm4_moe",
         unheld=PLAIN,
         spreads=_MOE_SPREADS,
+        recorded=("mlx",),
     ),
     Case(
         "eurobert",
@@ -292,6 +293,8 @@ CASES = table(
         unheld=frozenset({"num_key_value_heads", "attn_config", "ffn_config"}),
         told=("config.json: rope_parameters.rope_theta",),  # which transformers 5 rotates by
     ),
+    # ... that also says its base where transformers 5 reads it
+    like("dbrx", "dbrx-rotated", theta(5000.0), told=(), recorded=("mlx",)),
     Case(
         "nanbeige",
         "NanbeigeForCausalLM",
@@ -300,6 +303,7 @@ CASES = table(
         shapes=_wide(),
         runs=False,
         defaults=_NANBEIGE,
+        recorded=("mlx",),
     ),
     like("nanbeige", "nanbeige-plain", options=PUBLISHED | {"model_type": "nanbeige"}, shapes=decoder()),
     whole(

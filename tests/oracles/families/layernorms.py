@@ -26,11 +26,13 @@ CASES = table(
         BPE | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "n_ctx": 256, "layer_norm_epsilon": 5e-2},
         older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
         unheld=frozenset({"n_ctx", "n_inner"}),
+        recorded=("mlx",),
         gelu=True,
     ),
     like(
         "gpt2",
         "gpt2-untied",
+        recorded=(),
         more={"n_inner": 96, "tie_word_embeddings": False},
         ours={"gpt2.feed_forward_length": 96},
         unheld=frozenset({"n_ctx"}),

@@ -89,6 +89,7 @@ CASES = table(
         defaults=_DEFAULTS,
         head="BailingMoeV3ForCausalLM",
         runs=False,
+        recorded=("mlx",),
         hparams=_CONFIG,  # transformers 5.23 keeps the settings under other names, which the reference doesn't know
     ),
     # ... the language model of one that sees, whose positions have three parts

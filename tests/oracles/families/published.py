@@ -212,6 +212,7 @@ CASES: dict[str, Case] = {
                 "bos_token_id": 2, "eos_token_id": 3, "tie_word_embeddings": False,
             },
             runs=False,
+            recorded=("mlx",),
         ),
         Case(
             "pangu",

@@ -401,6 +401,7 @@ CASES = table(
         apart=("vision_tower.", "multi_modal_projector.", "patch_merge_mlp."),
         beside=("model.vision_tower.x.weight", "model.multi_modal_projector.x.weight"),
         hparams=_M3_WORDS,
+        recorded=("mlx",),
         unheld=_M3_SAME,
         taken="minimax_m3_vl_text",
         runs=False,

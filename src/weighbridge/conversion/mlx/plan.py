@@ -31,7 +31,7 @@ from weighbridge.models.arch.config import path_of_text, value_at, with_part
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.clients import mlx_verdict
-from weighbridge.models.config.keys import differs, lookup
+from weighbridge.models.config.keys import differs, is_list, lookup
 from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
@@ -81,24 +81,8 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     Raises UsageError for contradictory options, UnsupportedError for a family without MLX names or settings that
     mlx-lm's class of the model ignores.
     """
-    if "mlx" not in model.family.dialects:
-        other = (
-            "wb convert --to hf writes a folder for other programs; wb arch list shows which families have mlx names"
-        )
-        raise UnsupportedError(
-            f"the {model.family.name} family has no MLX tensor names",
-            hint="wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
-            if tower_names(model.config) else other,
-        )  # fmt: skip
+    _refuse_unsupported(model)
     rules = model.family.document.mlx
-    facts = model.family.effective(model.config)
-    refused = [f"{key} = {facts[key]}" for key in rules.refused if facts.get(key) is not None]
-    wrong = (need for need in rules.requires_value if differs(need, facts))
-    if refused := [*refused, *(f"{x.config} = {lookup(facts, x.config)!r} ({x.why})" for x in wrong)]:
-        raise UnsupportedError(
-            f"mlx-lm's {model.config['model_type']} can't compute {', '.join(refused)}",
-            hint="GGUF and Hugging Face folders support it: --to gguf, --to hf",
-        )
     named = model.resolved.save("mlx")
     draft = PlanBuilder({}, {"format": "mlx"}, losses=unplaced(model, "mlx", "MLX folder"))
     list_unnamed(model, draft, hint=_towers_hint)
@@ -110,14 +94,16 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     requested = weight_dtype(model, options)
     overall = overall_quantization(options, options.recipe)
     types = {name: None if name.endswith((*_UNCAST, *rules.uncast)) else requested for name in named}
-    kinds = {name: role.kind for name, role in model.family.rows_of("mlx", model.sizes, named).items()}
+    rows = model.family.rows_of("mlx", model.sizes, named)
+    kinds = {name: role.kind for name, role in rows.items()}
     quantizable = [
         name for name in named
         if kinds[name] not in _UNQUANTIZED and not name.removesuffix(".weight").endswith(tuple(rules.unquantized))
     ]  # fmt: skip
     chosen = {
         name: quantization for name in quantizable
-        if (quantization := _quantization(name, named[name], model, options, overall)) is not None
+        if rows[name].name not in rules.floats
+        and (quantization := _quantization(name, named[name], model, options, overall)) is not None
     }  # fmt: skip
     work = _Work(model, options, named, kinds, frozenset(quantizable), chosen, types, draft)
     modules = _add_tensors(work, *_by_text(work, calibrate))
@@ -131,6 +117,31 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     draft.texts |= {**model.texts, "config.json": json.dumps(config, indent=4).encode()}
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in named.values()))
     return draft
+
+
+def _refuse_unsupported(model: OpenModel) -> None:
+    """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
+    family, rules = model.family, model.family.document.mlx
+    if "mlx" not in family.dialects:
+        other = (
+            "wb convert --to hf writes a folder for other programs; wb arch list shows which families have mlx names"
+        )
+        raise UnsupportedError(
+            f"the {family.name} family has no MLX tensor names{f': {rules.unsupported}' if rules.unsupported else ''}",
+            hint="wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
+            if tower_names(model.config) else other,
+        )  # fmt: skip
+    facts = family.effective(model.config)
+    values = {key: facts.get(key) for key in rules.refused}
+    wrong = [
+        f"{key} = {value}" for key, value in values.items() if (any(value) if is_list(value) else value is not None)
+    ]
+    wrong += [f"{x.config} = {lookup(facts, x.config)!r} ({x.why})" for x in rules.requires_value if differs(x, facts)]
+    if wrong:
+        raise UnsupportedError(
+            f"mlx-lm's {model.config['model_type']} can't compute {', '.join(wrong)}",
+            hint="GGUF and Hugging Face folders support it: --to gguf, --to hf",
+        )
 
 
 def _towers_hint(model: OpenModel) -> str:

@@ -41,7 +41,8 @@ _ELSEWHERE: Final = MappingProxyType(
     {
         "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin",
         "BambaForCausalLM": f"llama.cpp computes something else from the reference converter's files of it{_PLAIN}",
-        "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU{_PLAIN}",
+        "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU; mlx-lm reads the packed "
+        f"folder as it is{_PLAIN}",
         "UltravoxModel": "its language model is another model: wb convert {} text.gguf; its tower: "
         "wb convert SRC DST.gguf --mmproj; llama.cpp runs both: llama-mtmd-cli -m text.gguf --mmproj DST.gguf",
     }

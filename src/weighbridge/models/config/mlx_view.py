@@ -33,7 +33,7 @@ class MlxFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def fields() -> Mapping[str, MlxFields]:
-    """Returns the fields that mlx-lm reads, by model_type."""
+    """Returns the fields that mlx-lm reads, by model_type, or by model_type and class."""
     from weighbridge.models.arch.tables import validate
 
     document = read_table(__file__, "mlx_fields.toml")
@@ -51,7 +51,9 @@ class MlxReading(NamedTuple):
 
 def reading(config: Mapping[str, Any]) -> MlxReading | None:
     """Returns what mlx-lm reads from the config, or None if it has no class for the model_type."""
-    outer = fields().get(str(config.get("model_type")))
+    kind, classes = str(config.get("model_type")), config.get("architectures")
+    named = [f"{kind} {name}" for name in classes] if isinstance(classes, list) else []
+    outer = next((row for name in (*named, kind) if (row := fields().get(name)) is not None), None)
     if outer is None:
         return None
     inner = config.get(outer.part) if outer.part else None

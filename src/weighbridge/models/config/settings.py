@@ -149,8 +149,9 @@ def differences(a: LoaderSettings, b: LoaderSettings) -> list[SettingDifference]
             continue
         target = b.values.get(key)
         # mlx-lm has no layers that predict further tokens, so their entries at the end of a list don't count.
-        cut = len(target) if b.reader == "mlx-lm" and is_list(value) and is_list(target) else 0
-        if same_value(value[:cut] if cut else value, target):
+        if b.reader == "mlx-lm" and is_list(value) and is_list(target) and (cut := min(len(value), len(target))):
+            value, target = value[:cut], target[:cut]
+        if same_value(value, target):
             continue
         source = a.sources.get(key, key)
         names = {name for text in (key, *_texts(key, a.family)) for name in (text, text.rpartition(".")[2])}

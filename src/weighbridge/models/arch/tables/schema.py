@@ -339,6 +339,7 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
         Words, _doc("modules quantized to 8 bits in groups of 64, by the ends of their paths; `=`: whole path")
     ] = []
     unquantized: Annotated[Words, _doc("modules that mlx-lm doesn't quantize, by the ends of their paths")] = []
+    floats: Annotated[Words, _doc("roles that mlx_lm.convert doesn't quantize, though mlx-lm could")] = []
     assumed: Annotated[dict[str, Any], _doc("keys that mlx-lm's class requires, and their values by default")] = {}
     model_type: Annotated[dict[str, str], _doc("`model_type` of a config, and mlx-lm's name for it")] = {}
     part_of: Annotated[
@@ -354,6 +355,7 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
     uncast: Annotated[Words, _doc("further tensors that keep their type, by the ends of their names")] = []
     refused: Annotated[Words, _doc("keys that mlx-lm's class doesn't read: a model that sets one is refused")] = []
     requires_value: Annotated[list[RequiredValueEntry], _doc("values that mlx-lm's class needs")] = []
+    unsupported: Annotated[str, _doc("why the family has no names in mlx-lm")] = ""
 
 
 class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -415,18 +417,11 @@ class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     token_types: Annotated[bool, _doc("writes `type_vocab_size` for any tokenizer")] = False
     added_scores: Annotated[
-        bool,
-        _doc(
-            "added tokens that replace SentencePiece pieces have the score 0 if they are special, else -10000; the "
-            "unknown token stays one"
-        ),
+        bool, _doc("added tokens in place of SentencePiece pieces score 0 if special, else -10000; unknown stays one")
     ] = False
     redefine: Annotated[
         bool,
-        _doc(
-            "added tokens of tokenizer.json replace pieces of a SentencePiece model, too, and only `special` makes one "
-            "a control token"
-        ),
+        _doc("added tokens of tokenizer.json replace SentencePiece pieces, and only `special` makes a control token"),
     ] = False
     piece_types: Annotated[dict[str, int], _doc("types of SentencePiece pieces by the start of their text")] = {}
     piece_texts: Annotated[dict[str, str], _doc("SentencePiece pieces that are written as another text")] = {}

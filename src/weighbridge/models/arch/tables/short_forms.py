@@ -159,11 +159,8 @@ def _splits(section: Document) -> Document:
     return {name: split for names, split in section.items() for name in names.split()}
 
 
-_LISTS: Final = frozenset({"requires_value"})  # of tables, which stay apart
-
-
 def _entries(section: Document) -> Document:
-    return {name: entry if name in _LISTS else _joined(entry) for name, entry in section.items()}
+    return {name: _joined(entry) for name, entry in section.items()}
 
 
 def _classes(entries: Document) -> Document:
@@ -185,6 +182,12 @@ def _meta(section: Document) -> Document:
     return {
         key: _joined(value, key) if key in ("assumed", "presence", "tokens") else value for key, value in out.items()
     }
+
+
+def _mlx(section: Document) -> Document:
+    """`mlx` with the values that it requires expanded."""
+    required = [*map(_joined, section.get("requires_value", ()))]
+    return {**_entries(section), **({"requires_value": required} if required else {})}
 
 
 def key_value(entry: Any) -> Any:
@@ -233,5 +236,5 @@ def _types() -> Mapping[str, str]:
 
 _SECTIONS: Final = {
     "role": _roles, "fuse": _fuses, "size": _sources, "layers": _sources, "architecture": _classes, "meta": _meta,
-    "dialect": _entries, "mlx": _entries, "tensor_parallel": _splits,
+    "dialect": _entries, "mlx": _mlx, "tensor_parallel": _splits,
 }  # fmt: skip
