@@ -35,7 +35,9 @@ BY_TOKENIZER = {"roberta-labels", "xlm-roberta-rank", "camembert-labels"}
 GGUFS = sorted({*TEXT} - DRAFTS - BY_TOKENIZER)
 #: In MLX's form mlx-lm's class lacks a tensor that the family's needs, so names can't be mapped.
 UNNAMED = {"ernie4.5-moe", "ernie4.5-moe-large"}
-IN_MLX = sorted(name for name in {*TEXT} - UNNAMED if families()[name].get("mlx"))
+#: What mlx-lm can't compute, so that nothing is written.
+REFUSED = {"ling3"}
+IN_MLX = sorted(name for name in {*TEXT} - UNNAMED - REFUSED if families()[name].get("mlx"))
 
 
 def changes(report: Any) -> list[tuple[str, str]]:

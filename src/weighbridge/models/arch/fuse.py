@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import cycle
 from typing import TYPE_CHECKING, NamedTuple
 
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
@@ -147,9 +148,10 @@ def check_unpacked(name: str, node: LogicalTensor) -> None:
 
 def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
     """Joins the parts, in the order of the cells and in the dialect's layouts, to the physical tensor."""
-    from weighbridge.tensors.nodes import concat, reshape
+    from weighbridge.tensors.nodes import cast, concat, decode, reshape
 
-    parts = _in_one_type(parts)
+    if any(part.spec.dtype is not parts[0].spec.dtype for part in parts):  # a Q4_K_M has values in Q6_K
+        parts = [cast(decode(part, "its parts are stored in different types"), F32) for part in parts]
     shapes = cycle([shape for _, shape in place.plan.parts])
     parts = [part if part.spec.shape == shape else reshape(part, shape) for part, shape in zip(parts, shapes)]  # noqa: B905
     layouts, roles = _layouts(place), len(place.roles)
@@ -162,16 +164,6 @@ def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
             block = layout.apply(block)
         blocks.append(block)
     return reshape(concat(blocks), place.shape)
-
-
-def _in_one_type(parts: Sequence[LogicalTensor]) -> Sequence[LogicalTensor]:
-    """The parts, in F32 if their types differ: a Q4_K_M has values in Q6_K, next to queries and keys in Q4_K."""
-    from weighbridge.base.dtypes import F32
-    from weighbridge.tensors.nodes import cast, decode
-
-    if len({part.spec.dtype for part in parts}) == 1:
-        return parts
-    return [cast(decode(part, "its parts are stored in different types"), F32) for part in parts]
 
 
 def join_stack(place: TensorSlot, stack: RoleStack) -> LogicalTensor:
