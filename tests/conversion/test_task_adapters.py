@@ -72,7 +72,7 @@ def test_a_model_without_tasks_is_refused(tmp_path: Path) -> None:
 @pytest.mark.costly
 @pytest.mark.oracle
 def test_llama_cpp_computes_the_merged_model(jina: Path, tmp_path: Path) -> None:
-    """`modeling_lora.py` of jinaai/xlm-roberta-flash-implementation: W + B A alpha/rank; for the embeddings A B. But
+    """The code of jinaai/xlm-roberta-flash-implementation: W + B A alpha/rank; for the embeddings A B. But
     its graph adds the model's own embedding of types (bert.cpp, b11549), as the plan says."""
     task, ids = "text-matching", models.probe_of("jina-bert-v3")
     wb.convert(jina, tmp_path / "m.gguf", dtype="f32", pre=CASE.pre)

@@ -340,6 +340,16 @@ def test_mlx_lm_ignores_it(name: str, changes: dict[str, Any], folder_of: Maker,
     assert ignores(name, changes, folder_of, tmp_path)
 
 
+def test_a_tied_solar_open_is_listed_as_one_that_mlx_lm_wont_load(folder_of: Maker, tmp_path: Path) -> None:
+    """Its class always has an output, as GLM 4.5's."""
+    case, _ = MODELS["solar-open"]
+    source = folder_of(replace(case, options=case.options | {"tie_word_embeddings": True}))
+    with wb.plan_convert(source, tmp_path / "mlx", to="mlx") as plan:
+        assert any("mlx-lm won't load it" in loss.message for loss in plan.losses)
+        plan.run()
+    assert "Missing 1 parameters" in str(refusal(tmp_path / "mlx"))
+
+
 @pytest.mark.parametrize("changes", [{"clip_qkv": None}, {"rope_theta": None}])
 def test_mlx_lms_dbrx_needs_a_clamp_and_a_base(changes: dict[str, Any], folder_of: Maker, tmp_path: Path) -> None:
     settings = {"attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 5000.0} | changes}
@@ -376,12 +386,17 @@ def test_why_a_family_has_no_mlx_names_is_said(name: str, why: str, tmp_path: Pa
 
 def test_mlx_lms_olmo_fails_on_two_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its mask is a word since mlx-lm's other classes hand it to a fused kernel. It also needs AI2's own package."""
-    import importlib
+    from importlib.util import find_spec, module_from_spec
 
     import mlx.core as mx
 
-    monkeypatch.setitem(sys.modules, "hf_olmo", ModuleType("hf_olmo"))
-    olmo = importlib.import_module("mlx_lm.models.olmo")
+    spec = find_spec("mlx_lm.models.olmo")
+    assert spec is not None
+    assert spec.loader is not None
+    olmo: Any = module_from_spec(spec)
+    for name, module in {"hf_olmo": ModuleType("hf_olmo"), spec.name: olmo}.items():
+        monkeypatch.setitem(sys.modules, name, module)  # and no longer for other tests
+    spec.loader.exec_module(olmo)
     sizes = {"d_model": 32, "n_layers": 1, "mlp_hidden_size": 64, "n_heads": 2, "vocab_size": 9, "embedding_size": 9}
     model = olmo.Model(olmo.ModelArgs(model_type="olmo", **sizes))
     assert model(mx.array([[1]])).shape == (1, 1, 9)

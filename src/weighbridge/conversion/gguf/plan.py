@@ -79,18 +79,13 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
-    written: Collection[str] = ()
-    if options.with_mmproj:
-        from weighbridge.conversion.gguf import mmproj
-
-        written = mmproj.add_file(seeing, draft, towers or options)
+    written = _add_projector(seeing, draft, towers or options) if options.with_mmproj else ()
     list_unnamed(model, draft, written, _mmproj_hint)
     draft.losses += [*one_way_losses(model.resolved), *without_place(model)]
     if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
         draft.losses += _differently_computed(model, computed)
     order = decision.head_last(as_read(model.files_of_tensors, pickled=own_target(model.format) == "torch"), decides)
-    named = model.resolved.save("gguf", source_order=order)
-    draft.notes += copies(model, named)
+    draft.notes += copies(model, named := model.resolved.save("gguf", source_order=order))
     named = {**(decision.tensors_of(decides, model) if decides else {}), **named}
     dense = dense_modules.dense_modules(model, options.dense_modules)
     draft.sources = (*draft.sources, *(module.file for module in dense))
@@ -112,11 +107,17 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     decision.add_keys(draft, decides, family.gguf)
     if dense:
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
-    draft.notes += renamed
+    draft.notes += [*renamed, *metadata.products(family)]
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
         draft.notes.append(_FOLDED.format(", ".join(multipliers), family.gguf))
-    draft.notes += metadata.products(family)
     return draft
+
+
+def _add_projector(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> Collection[str]:
+    """Adds the second GGUF to the plan. Returns the names of the tensors that it has."""
+    from weighbridge.conversion.gguf import mmproj  # late: few models have towers
+
+    return mmproj.add_file(model, draft, options)
 
 
 def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss]:
@@ -250,7 +251,7 @@ def _from_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
 def _dtypes_of(model: OpenModel) -> Callable[[str, Node, DType], DType]:
     """The rule for the types of a GGUF's tensors, by name and requested type: that of its family or projector, so that
     a cast has the types of a conversion from the original folder; the usual rule for an unknown architecture."""
-    from weighbridge.conversion.gguf.mmproj import tower_dtype
+    from weighbridge.conversion.gguf.mmproj import tower_dtype  # late, as is the next: most files have no towers
     from weighbridge.models.llamacpp.towers import is_mmproj
 
     rows: Mapping[str, Role] = {}

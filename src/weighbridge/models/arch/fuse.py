@@ -13,7 +13,6 @@ from functools import lru_cache
 from itertools import cycle
 from typing import TYPE_CHECKING, NamedTuple
 
-from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Shape
@@ -148,9 +147,10 @@ def check_unpacked(name: str, node: LogicalTensor) -> None:
 
 def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
     """Joins the parts, in the order of the cells and in the dialect's layouts, to the physical tensor."""
+    from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import cast, concat, decode, reshape
 
-    if any(part.spec.dtype is not parts[0].spec.dtype for part in parts):  # a Q4_K_M has values in Q6_K
+    if len({part.spec.dtype for part in parts}) > 1:  # a Q4_K_M has values in Q6_K, next to queries and keys in Q4_K
         parts = [cast(decode(part, "its parts are stored in different types"), F32) for part in parts]
     shapes = cycle([shape for _, shape in place.plan.parts])
     parts = [part if part.spec.shape == shape else reshape(part, shape) for part, shape in zip(parts, shapes)]  # noqa: B905

@@ -54,12 +54,13 @@ def table() -> Bounds:
 def type_of(tensor: LogicalTensor) -> str:
     """Returns the dtype of a tensor, or the packing and bits of a packed one: `mlx-affine 4`. For a computed tensor,
     such as a transposed one, returns the coarsest type that its values were stored in."""
-    from weighbridge.tensors.nodes import QuantizedTensor, as_node, packed_in, walk
+    from weighbridge.tensors.nodes import QuantizedTensor, packed_in, walk
 
-    packed = tensor if isinstance(tensor, QuantizedTensor) else packed_in(tensor)
-    if packed is not None:
-        return f"{packed.packing.name} {min(packed.packing.code_bits, 8)}"
-    return max((node.spec.dtype.name for node in walk(as_node(tensor))), key=cost)
+    if not isinstance(tensor, QuantizedTensor):
+        if (packed := packed_in(tensor)) is None:
+            return max((node.spec.dtype.name for node in walk(tensor)), key=cost)
+        tensor = packed
+    return f"{tensor.packing.name} {min(tensor.packing.code_bits, 8)}"
 
 
 def cost(name: str) -> float:

@@ -16,6 +16,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Index, Severity
 from weighbridge.containers.formats import POINTERS
 from weighbridge.models.jsonfile import CONSTANTS, oddities, oversized, repeated_keys
+from weighbridge.models.open import open_model
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
@@ -181,25 +182,19 @@ def _mapping(repo: Repo) -> Any:
         family = _family(repo)
         with suppress(WeighbridgeError):  # reported by config_size, or by the container's findings
             if family is not None and repo.model is not None and repo.model.metadata.get("format") == "mlx":
-                repo.memo["mapping"] = _of_mlx_vlm(repo)
-                if repo.memo["mapping"] is not None:
+                from weighbridge.models.mlxlm.towers import from_mlx_vlm, is_of_mlx_vlm  # late: few folders are MLX's
+                from weighbridge.models.wrapped import from_mlx_lm
+
+                if is_of_mlx_vlm(repo.config, repo.model):
+                    with open_model(repo.root) as model:  # the table has other names
+                        named = from_mlx_vlm(model)
+                        repo.memo["mapping"] = from_mlx_lm(named)[0].resolved.report if named is not None else None
                     return repo.memo["mapping"]
             shapes = verify_packing.shapes(repo) if family is not None else None
             if shapes is not None:  # None: reported by the rules of packed weights
                 sizes = family.sizes_from_hf(_registry().with_mtp_layers(repo.config, shapes))
                 repo.memo["mapping"] = family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     return repo.memo["mapping"]
-
-
-def _of_mlx_vlm(repo: Repo) -> Any:
-    """`_mapping` of a folder of mlx-vlm, which has names of its own; None for other folders."""
-    from weighbridge.models.mlxlm.towers import from_mlx_vlm  # late: few folders have these names
-    from weighbridge.models.open import open_model
-    from weighbridge.models.wrapped import from_mlx_lm
-
-    with open_model(repo.root) as model:
-        named = from_mlx_vlm(model)
-        return None if named is None else from_mlx_lm(named)[0].resolved.report
 
 
 # ---- tokenizer ----
