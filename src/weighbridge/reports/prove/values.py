@@ -11,9 +11,11 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.options import Progress
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
+from weighbridge.models.arch.config import value_at
 from weighbridge.models.borrowed_config import read_alike
 from weighbridge.models.clients import MLX_LM, MLX_VLM, client_of
 from weighbridge.models.mlxlm.towers import tower_names
+from weighbridge.models.transform.text_config import text_path
 from weighbridge.models.wrapped import named_alike
 from weighbridge.reports.diff.model import TensorChange
 from weighbridge.reports.diff.report import Comparison, compare
@@ -90,7 +92,8 @@ def _unread_by_mlx_vlm(source: OpenModel) -> set[str]:
         return set()
     resolved = source.resolved
     places = source.family.expansion(source.dialect, source.sizes, resolved.prefix).places
-    unread = [name for name in source.logical if towers.is_unread(towers.to_mlx(name), source.config)]
+    text = value_at(source.config, text_path(source))
+    unread = [name for name in source.logical if towers.is_unread(towers.to_mlx(name), text)]
     lost = [instance for name in unread if name in places for instance in places[name].instances]
     others = [name for name in unread if name in resolved.others]
     named = source.family.holding("canonical", source.sizes, resolved.canonical, lost)
