@@ -136,7 +136,8 @@ def test_a_folder_of_mlx_is_the_same_model(name: str, tmp_path: Path) -> None:
     report = wb.prove(fault, target, run=False)
     found = {check.name: check.verdict for check in report.checks}["tensors"] == "different"
     assert found or report.notes, changed
-    assert wb.lineage([a, target]).pairs[0].relation in ("same", "pruned", "slices")  # without layers that MLX lacks
+    pair = wb.lineage([a, target]).pairs[0]  # without layers that MLX lacks, or with factors multiplied in and rounded
+    assert pair.relation in ("same", "pruned", "slices") or (pair.distance or 1) < 1e-7
 
 
 @pytest.mark.parametrize("name", IN_MLX)
