@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 from zlib import crc32
 
@@ -28,6 +29,11 @@ SEEING = sorted(projectors().keys() - PARTS)
 DRAFTS = {name for name in TEXT if name.startswith(("eagle3", "dflash", "dspark"))}
 #: Tensors of numbers that stay what they are: maps of tokens, slopes.
 _FIXED = ("tid2eid", "slopes", "d2t")
+
+
+def turn(name: str, options: Sequence[str]) -> str:
+    """One of the options for a model: each is tried with a share of the models."""
+    return options[crc32(name.encode()) % len(options)]
 
 
 def write_model(name: str, folder: Path, seed: int = 0) -> Path:
@@ -60,13 +66,10 @@ def _drawn(name: str, tensor: Any, seed: int) -> Any:
 
 def with_fault(folder: Path, start: Path, name: str) -> tuple[Path, str]:
     """A copy of a model in which the signs of one tensor are changed, and the tensor. `name`: chooses it."""
-    folder.mkdir()
-    for path in start.iterdir():
-        if path.suffix != ".safetensors":
-            (folder / path.name).symlink_to(path)
+    copytree(start, folder)
     tensors = load_file(start / "model.safetensors")
     candidates = sorted(n for n, tensor in tensors.items() if tensor.dtype == np.float32 and np.any(tensor))
-    chosen = candidates[crc32(name.encode()) % len(candidates)]
+    chosen = turn(name, candidates)
     tensors[chosen] = -tensors[chosen]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder, chosen

@@ -11,8 +11,11 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.options import Progress
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
+from weighbridge.models.arch.config import value_at
 from weighbridge.models.borrowed_config import read_alike
 from weighbridge.models.clients import MLX_LM, MLX_VLM, client_of
+from weighbridge.models.mlxlm.towers import tower_names
+from weighbridge.models.transform.text_config import text_path
 from weighbridge.models.wrapped import named_alike
 from weighbridge.reports.diff.model import TensorChange
 from weighbridge.reports.diff.report import Comparison, compare
@@ -53,7 +56,8 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
                 faults += list(_derived_faults(config, gguf))
     except WeighbridgeError as error:
         notes.append(f"not compared: tensors that follow from the config: {error.message}")
-    notes += [f"left out: {name} has no place in the target" for name in sorted(left_out)]
+    compared = {*comparison.a, *comparison.b}
+    notes += [f"left out: {name} has no place in the target" for name in sorted(left_out & compared)]
     equal = sum(change.kind in ("equal", "type") for change in changes)
     message = f"{plural(len(changes), 'tensor')}, {equal:,} with equal values"
     if faults:
@@ -75,7 +79,25 @@ def _without_place(a: OpenModel, b: OpenModel, for_mlx: tuple[bool, bool]) -> fr
             dialect = "mlx" if to_mlx else target.dialect
             lost = source.family.unmapped_roles(dialect, source.sizes, source.roles)
             names.update(source.family.holding("canonical", source.sizes, source.resolved.canonical, lost))
+        with suppress(WeighbridgeError):
+            if to_mlx:
+                names.update(_unread_by_mlx_vlm(source))
     return frozenset(names)
+
+
+def _unread_by_mlx_vlm(source: OpenModel) -> set[str]:
+    """Returns the names, in a comparison, of the tensors that mlx-vlm's class of a model drops."""
+    towers = tower_names(source.config)
+    if towers is None:
+        return set()
+    resolved = source.resolved
+    places = source.family.expansion(source.dialect, source.sizes, resolved.prefix).places
+    text = value_at(source.config, text_path(source))
+    unread = [name for name in source.logical if towers.is_unread(towers.to_mlx(name), text)]
+    lost = [instance for name in unread if name in places for instance in places[name].instances]
+    others = [name for name in unread if name in resolved.others]
+    named = source.family.holding("canonical", source.sizes, resolved.canonical, lost)
+    return {*named, *others, *map(towers.to_mlx, others)}
 
 
 def _derived_faults(config: OpenModel, gguf: OpenModel) -> Iterator[str]:

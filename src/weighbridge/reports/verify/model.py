@@ -183,11 +183,12 @@ def _mapping(repo: Repo) -> Any:
         with suppress(WeighbridgeError):  # reported by config_size, or by the container's findings
             if family is not None and repo.model is not None and repo.model.metadata.get("format") == "mlx":
                 from weighbridge.models.mlxlm.towers import from_mlx_vlm, is_of_mlx_vlm  # late: few folders are MLX's
+                from weighbridge.models.wrapped import from_mlx_lm
 
                 if is_of_mlx_vlm(repo.config, repo.model):
                     with open_model(repo.root) as model:  # the table has other names
                         named = from_mlx_vlm(model)
-                        repo.memo["mapping"] = named.resolved.report if named is not None else None
+                        repo.memo["mapping"] = from_mlx_lm(named)[0].resolved.report if named is not None else None
                     return repo.memo["mapping"]
             shapes = verify_packing.shapes(repo) if family is not None else None
             if shapes is not None:  # None: reported by the rules of packed weights
