@@ -137,9 +137,11 @@ def unplaced(model: OpenModel, dialect: str, target: str) -> list[Loss]:
 
 def zeros_made(model: OpenModel, dialect: str, named: Mapping[str, LogicalTensor]) -> list[str]:
     """Returns a note on the tensors that are zeros because the model has none of their role."""
-    present = {role for role, _ in model.roles}
-    rows = model.family.rows_of(dialect, model.sizes, named)
-    made = [name for name, row in rows.items() if dialect in row.zeros and row.name not in present]
+    absent = {row.name for row in model.family.rows.values() if dialect in row.zeros} - {
+        role for role, _ in model.roles
+    }
+    rows = model.family.rows_of(dialect, model.sizes, named) if absent else {}
+    made = [name for name, row in rows.items() if row.name in absent]
     return [f"zeros, with which the model computes the same: {plural(len(made), 'tensor')}, {made[0]}"] if made else []
 
 
