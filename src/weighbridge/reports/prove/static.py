@@ -12,6 +12,7 @@ from weighbridge.models.clients import MLX_VLM, TRANSFORMERS, client_of, loads, 
 from weighbridge.models.config import settings
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.reranker import pooling_of
+from weighbridge.models.tied_copies import copied_names
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
 from weighbridge.models.tokenizer.compare import vocab_differences
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
@@ -58,7 +59,7 @@ def settled(checks: list[ProveCheck]) -> list[ProveCheck]:
 
 def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
     try:
-        source, target = _loader_settings(a), _loader_settings(b)
+        source, target = _loader_settings(a, b), _loader_settings(b, a)
     except WeighbridgeError as error:
         listed = b.metadata.items() if b.format == "gguf" else ()
         keys = tuple(f"{key}: {_short(str(value))}" for key, value in listed)
@@ -98,11 +99,17 @@ def folder_losses(a: OpenModel, b: OpenModel) -> list[str]:
     return config_losses(folder.config, folder.family)
 
 
-def _loader_settings(model: OpenModel) -> settings.LoaderSettings:
-    """Returns the settings that the model's program reads."""
+def _loader_settings(model: OpenModel, other: OpenModel) -> settings.LoaderSettings:
+    """Returns the settings that the model's program reads. A GGUF's copy of a tensor that the other model ties isn't
+    one: the tensors are compared."""
     reader = client_of(model)
     if reader == "llama.cpp":
-        return settings.of_gguf(model.metadata, model.family, model.index.by_name, model.vector)
+        copied = {
+            name for role, name, _ in copied_names(model.family)
+            if other.format != "gguf" and (role, ()) not in other.roles
+        }  # fmt: skip
+        names = {name: entry for name, entry in model.index.by_name.items() if name not in copied}
+        return settings.of_gguf(model.metadata, model.family, names, model.vector)
     if not model.config:
         raise UnsupportedError(f"{model.place.path} has no config.json")
     if reader in (TRANSFORMERS, MLX_VLM):
