@@ -62,7 +62,7 @@ REFUSED: tuple[tuple[str, str, str], ...] = (
         "whisper|clip|tokens",
         "no family has the",
     ),
-    (r"--to mlx|\{mlx\}|--to-names mlx", "bert|masked|qwen2vl|masks", "has no (MLX tensor|'mlx') names"),
+    (r"--to mlx|\{mlx\}|--to-names mlx", "bert|masked|qwen2vl", "has no (MLX tensor|'mlx') names"),
     (r"--tp|\{ranks\}", "bert|masked", "no tensor-parallel rule"),
     (r"--scheme|\{packed\}", "masks", "no linear layers"),
     # ... a tensor that nobody knows may be a part of what the model computes
