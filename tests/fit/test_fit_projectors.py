@@ -100,10 +100,11 @@ def test_tokens_of_the_context(named: str, modality: str, more: dict[str, int], 
     assert media.tower_memory(model, modality, "x", True).tokens == tokens
 
 
-WITHOUT_HEAD: Final = "clef"  # whose recorded folder lacks a file of the text
+#: Their recorded folders lack a file of the text, or have fewer codes than llama.cpp's graph, which refuses the text.
+WITHOUT_HEAD: Final = ("clef", "qwen3-tts")
 
 
-@pytest.mark.parametrize("name", [name for name in golden() if name not in (*WITHOUT_TEXT, WITHOUT_HEAD)])
+@pytest.mark.parametrize("name", [name for name in golden() if name not in (*WITHOUT_TEXT, *WITHOUT_HEAD)])
 def test_the_report_counts_the_projector(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_folder(golden()[name], tmp_path / "model")
     text, towers = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"

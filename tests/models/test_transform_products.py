@@ -19,7 +19,7 @@ from tests.oracles.families import CASES
 from tests.oracles.ours import report_of
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.open import open_model
 from weighbridge.models.transform import layers as module
 from weighbridge.models.transform import vocabulary
@@ -157,8 +157,6 @@ def summed(base: dict[str, np.ndarray], lora: Path) -> dict[str, np.ndarray]:
     return out
 
 
-#: Models whose class in mlx-lm lacks tensors that the family's needs.
-ONE_WAY = {"ernie4.5-moe"}
 #: Settings that mlx-lm's class can't compute.
 UNCOMPUTED = {"ling3": ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")}
 
@@ -174,17 +172,16 @@ def test_a_folder_of_mlx_leads_back(name: str, tmp_path: Path) -> None:
     source = write(name, tmp_path / "whole", change)
     plan = wb.plan_convert(source, tmp_path / "mlx", to="mlx")
     wb.convert(source, tmp_path / "mlx", to="mlx")
-    if name in ONE_WAY:
-        with pytest.raises(FormatError, match="missing"):
-            wb.convert(tmp_path / "mlx", tmp_path / "back", to="hf")
-        return
-    wb.convert(tmp_path / "mlx", tmp_path / "back", to="hf")
+    back = wb.convert(tmp_path / "mlx", tmp_path / "back", to="hf")
+    zeros = any(note.startswith("zeros, with which") for note in back.notes)
     before, after = (load_file(path / "model.safetensors") for path in (source, tmp_path / "back"))
     assert after.keys() <= before.keys()
     assert after.keys() == before.keys() or plan.losses
     for tensor, values in after.items():
         padded = CASES[name].tails.get(tensor.rpartition(".")[2])
         found, expected = (a[:padded] if padded else a for a in (values, before[tensor]))
+        if zeros and not values.any():
+            continue
         assert np.allclose(found, expected, atol=1e-6), tensor
     assert not json.loads((tmp_path / "back" / "config.json").read_text()).keys() & {"quantization"}
 
