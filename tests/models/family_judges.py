@@ -42,7 +42,7 @@ from weighbridge.models.arch.config import LOCAL_THETA, THETA
 from weighbridge.models.arch.expand import Sizes, applies
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.naming import MappingError, as_read, reference_order
-from weighbridge.models.arch.registry import families, family_of_gguf, with_counted_layers
+from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf, with_counted_layers
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.losses import config_losses
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
@@ -526,6 +526,9 @@ def judge_return(family: Family, model: str) -> None:
     assert not differ, f"{model}: {differ}"
     told = [*restored.losses, *restored.guesses]
     assert told == list(CASES[model].guesses), f"{model}: {told}"
+    reader = family_of_hf(restored.config)  # by the class of its config it may be another's
+    if reader.name != family.name:
+        assert reader.sizes_from_hf(restored.config)["L"] == sizes["L"], model
     if opens:
         _judge_tied(family, model, names)
     elif len(family.architectures) == 1 and all(size.gguf for size in family.sizes.values()):  # read as what it was
