@@ -284,7 +284,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_two_denoisers_need_a_pipeline_with_two(tmp_path: Path) -> None:
     source, files = make(tmp_path, "wan", noise=True)
     one, _ = make(tmp_path / "one", "wan")
-    refuse(files, one, "a pipeline without transformer_2")
+    refuse(files, one, "has no transformer_2")
     (files / "diffusion_models/Model_low_noise.safetensors").unlink()
     assert "diffusion_models" in refuse(files, source, "no file of transformer_2")
 

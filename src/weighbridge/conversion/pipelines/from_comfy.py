@@ -158,13 +158,13 @@ def _check_parts(
     for part in (*layout.parts, denoiser + _SECOND):
         if part in classes and part not in chosen:
             place = layout.parts.get(part)
-            where = f"{ENCODERS}/{place.file}.safetensors" if place and place.file else VAES if place else DENOISERS
-            raise UsageError(f"{path} has no file of {part} ({classes[part]})", hint=f"it belongs into {where}")
+            place_of = f"{ENCODERS}/{place.file}.safetensors" if place and place.file else VAES if place else DENOISERS
+            raise UsageError(f"{path} has no file of {part} ({classes[part]})", hint=f"add {place_of}")
         if part in chosen and part in classes and not (folder / part / _CONFIG).is_file():
             raise UsageError(f"{folder} has no {part}/{_CONFIG}", hint="name the whole pipeline")
     for part in (denoiser, denoiser + _SECOND):
         if part in chosen and part not in classes:
-            reason = f"{folder} is a pipeline without {part}, of which {path} has {chosen[part].title}"
+            reason = f"{path} has {chosen[part].title}, but the pipeline {folder} has no {part}"
             raise UsageError(reason, hint=f"--config of a pipeline of this model, such as hf://{layout.configs}")
 
 
