@@ -63,6 +63,21 @@ def test_another_task_is_refused(jina: Path, tmp_path: Path) -> None:
     assert "retrieval.query, retrieval.passage" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    "other", [{"dtype": "q8_0"}, {"with_mmproj": True}, {"vocab_only": True}, {"rerank": True}, {"pre": "x"}], ids=str
+)
+def test_options_of_the_model_are_refused(other: dict[str, Any], jina: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"in F32, not Q8_0|doesn't apply|applies"):
+        wb.convert(jina, tmp_path / "a.gguf", task_adapter="separation", **other)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_name_and_alignment_apply(jina: Path, tmp_path: Path) -> None:
+    wb.convert(jina, tmp_path / "a.gguf", task_adapter="separation", name="Mine", align=64)
+    keys = wb.inspect(tmp_path / "a.gguf").metadata
+    assert (keys["general.name"], keys["general.alignment"]) == ("Mine", 64)
+
+
 def test_a_model_without_tasks_is_refused(tmp_path: Path) -> None:
     folder = models.build(CASES["xlm-roberta"], tmp_path / "m")
     with pytest.raises(UsageError, match="no adapter of a task"):

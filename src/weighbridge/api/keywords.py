@@ -34,6 +34,7 @@ from weighbridge.conversion.options import (
     SchemeOptions,
     ShardOptions,
     TargetOptions,
+    TaskAdapterOptions,
     TorchFolderOptions,
     WriteOptions,
     names_of,
@@ -94,9 +95,9 @@ class LoraOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertKeywords(
-    TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TorchFolderOptions, HfOptions,
-    SchemeOptions, MlxOptions, MlxTowersOptions, ComfyFolderOptions, AdapterOptions, GraphOptions, TextOptions,
-    SbomKeyword,
+    TransformKeywords, LoraOptions, GgufOptions, GenericGgufOptions, MmprojOptions, TaskAdapterOptions,
+    TorchFolderOptions, HfOptions, SchemeOptions, MlxOptions, MlxTowersOptions, ComfyFolderOptions, AdapterOptions,
+    GraphOptions, TextOptions, SbomKeyword,
 ):  # fmt: skip
     to: str | TargetOptions | None = option(_TO, kind="format or checkpoint", section="Target")
 

@@ -75,6 +75,14 @@ class TowersOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArchOptions:
+    arch: str = option(
+        "Write the tensors under their own names, as architecture NAME, without a family's table.", "", metavar="NAME",
+        section=GGUF, sources=("model",), aliases="generic",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskOptions:
     task_adapter: str = option(
         "Write the model's LoRA adapter of this task (Jina v3) in place of the model.", "", metavar="TASK",

@@ -26,6 +26,7 @@ from weighbridge.conversion.option_groups import (
     MLX,
     TARGET,
     AlignOptions,
+    ArchOptions,
     CodeOptions,
     ComfyQuantOptions,
     ComfySetOptions,
@@ -304,7 +305,7 @@ class GgufFileOptions(CastOptions, ShardOptions, NameOptions, AlignOptions, KeyO
 
 
 @dataclass(frozen=True, kw_only=True)
-class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions, TaskOptions):
+class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions):
     """`tokenizer=False` writes a GGUF that accepts only token ids, `vocab_only` one without tensors."""
 
     title: ClassVar[str] = "a GGUF"
@@ -313,9 +314,8 @@ class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions, TaskOptions)
         "Write a Qwen 3 as a reranker [if its README or name has Qwen3-Reranker].", section=GGUF, sources=("model",)
     )
     dense_modules: bool | None = option(
-        "Write the dense modules of an embedding model [LFM2: yes; EmbeddingGemma: no].", section=GGUF,
-        sources=("model",),
-    )  # fmt: skip
+        "Write an embedding model's dense modules [LFM2: yes; EmbeddingGemma: no].", section=GGUF, sources=("model",)
+    )
     rms_eps: float | None = option(
         "Epsilon of a LLaMA file from before GGUF.", metavar="X", section=GGUF, sources=("ggml",)
     )
@@ -332,14 +332,10 @@ class GgufOptions(GgufFileOptions, TokenizerOptions, TowersOptions, TaskOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenericGgufOptions(GgufFileOptions):
+class GenericGgufOptions(GgufFileOptions, ArchOptions):
     """A GGUF without config and tokenizer, for programs that build their own graph."""
 
     title: ClassVar[str] = "a generic GGUF"
-    arch: str = option(
-        "Write the tensors under their own names, as architecture NAME, without a family's table.", "", metavar="NAME",
-        section=GGUF, sources=("model",), aliases="generic",
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         mixture = FILE_TYPES.get(self.dtype.upper()) if isinstance(self.dtype, str) else None
@@ -360,6 +356,11 @@ class MmprojOptions(GgufFileOptions):
     mmproj: bool = option(
         "Write only the vision and audio towers, for llama.cpp's --mmproj.", False, section=GGUF, sources=("model",)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAdapterOptions(GgufFileOptions, TaskOptions):
+    title: ClassVar[str] = "an adapter of a task (--task-adapter)"
 
 
 #: The options that set each tensor's type, in place of TYPE.
@@ -470,7 +471,7 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
 #: The classes that `wb convert` chooses from.
 TARGETS: Final[tuple[type[TargetOptions], ...]] = (
     *dict.fromkeys(FORMATS.values()), ComfyOptions, ComfyFolderOptions, SchemeOptions, AdapterOptions, MmprojOptions,
-    MlxTowersOptions,
+    MlxTowersOptions, TaskAdapterOptions,
 )  # fmt: skip
 # Kind of source -> its name in messages.
 _SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a ggml file", "model": "a model folder"})

@@ -254,8 +254,8 @@ def _changed_keys(projector: Projector, config: Mapping[str, Any]) -> list[Loss]
     try:
         facts = {**config, **dimensions_of(family, projector.named)}
         implied = {key: kv.value for key, kv in config_to_gguf(facts, family, file_type=0).items()}
-    except WeighbridgeError:  # sizes that only the original's files have
-        return []
+    except WeighbridgeError as error:  # sizes that only the original's files have
+        return [Loss(f"not checked: whether config.json means what the mmproj file's keys say: {error.message}")]
     pairs = ((key, value, implied[key]) for key, value in projector.keys.items() if key in implied)
     return [
         Loss(f"{key} = {_short(old)} has no place in config.json, which means {_short(new)}", effect="results")

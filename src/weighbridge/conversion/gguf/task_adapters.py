@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from weighbridge.base.dtypes import F32
+from weighbridge.base.dtypes import F32, requested_dtype
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
+from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.options import TaskAdapterOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.tables.values import number
@@ -24,8 +26,11 @@ _HALVES: Final = (".0.lora_A", ".0.lora_B")
 _UNUSED: Final = "pooler."
 
 
-def to_gguf(model: OpenModel, task: str) -> PlanBuilder:
-    """Plans the adapter of a task. Raises UsageError for a model without tasks, or another task."""
+def to_gguf(model: OpenModel, options: TaskAdapterOptions) -> PlanBuilder:
+    """Plans the adapter of a task. Raises UsageError for a model without tasks, another task, or a type but F32."""
+    task = options.task_adapter
+    if options.dtype not in (None, "auto") and requested_dtype(options.dtype) is not F32:
+        raise UsageError(f"an adapter of a task is written in F32, not {options.dtype}", hint="leave out --dtype")
     config = model.family.effective(model.config)
     tasks = [str(name) for name in config.get("lora_adaptations") or ()]
     if task not in tasks:
@@ -58,7 +63,8 @@ def to_gguf(model: OpenModel, task: str) -> PlanBuilder:
         end = f"{target}.lora_{letter}"
         draft.tensors[end] = cast_to(end, matrix, F32, draft)
     draft.losses.append(Loss(f"left out: the model and its other adapters (--task-adapter TASK: {', '.join(tasks)})"))
-    draft.metadata = _keys(config, family.gguf, task)
+    keys = metadata.named(_keys(config, family.gguf, task), options.name)
+    draft.metadata = metadata.with_alignment(keys, options.align)
     return draft
 
 

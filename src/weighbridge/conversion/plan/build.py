@@ -33,6 +33,7 @@ from weighbridge.conversion.options import (
     SchemeOptions,
     ShardOptions,
     TargetOptions,
+    TaskAdapterOptions,
     TorchFolderOptions,
     WhisperOptions,
     WriteOptions,
@@ -179,7 +180,7 @@ def _warnings(model: OpenModel, written: writers.Written, path: Path, big_endian
 
 #: The targets with a config, and those among them whose settings aren't those of a language model.
 _WITH_CONFIG: Final = ("gguf", "mlx", "hf")
-_UNCHECKED: Final = (GenericGgufOptions, MmprojOptions, MlxTowersOptions)
+_UNCHECKED: Final = (GenericGgufOptions, MmprojOptions, MlxTowersOptions, TaskAdapterOptions)
 Unwrap = Callable[[OpenModel], tuple[OpenModel, list[str]]]
 Builder = Callable[[OpenModel, Any, str], PlanBuilder]
 
@@ -233,10 +234,6 @@ def _mlx_sharded(options: MlxFolderOptions) -> MlxFolderOptions:
 
 
 def _to_gguf(model: OpenModel, options: GgufOptions, kind: str) -> PlanBuilder:
-    if options.task_adapter:
-        from weighbridge.conversion.gguf import task_adapters
-
-        return task_adapters.to_gguf(model, options.task_adapter)
     from weighbridge.conversion.gguf.plan import to_gguf
 
     return to_gguf(model, options)
@@ -246,6 +243,12 @@ def _to_mmproj(model: OpenModel, options: MmprojOptions, kind: str) -> PlanBuild
     from weighbridge.conversion.gguf.mmproj import to_mmproj
 
     return to_mmproj(model, options)
+
+
+def _to_task_adapter(model: OpenModel, options: TaskAdapterOptions, kind: str) -> PlanBuilder:
+    from weighbridge.conversion.gguf import task_adapters
+
+    return task_adapters.to_gguf(model, options)
 
 
 def _to_generic_gguf(model: OpenModel, options: GenericGgufOptions, kind: str) -> PlanBuilder:
@@ -327,6 +330,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
         MlxTowersOptions: (without_mlx_names, _to_mlx_vlm),
         GgufOptions: (unwrapped, _to_gguf),
         MmprojOptions: (without_mlx_names, _to_mmproj),
+        TaskAdapterOptions: (unwrapped, _to_task_adapter),
         GenericGgufOptions: (None, _to_generic_gguf),
         WhisperOptions: (None, _to_ggml),
         GraphOptions: (None, _to_graph),

@@ -26,6 +26,7 @@ from weighbridge.conversion.options import (
     MmprojOptions,
     SchemeOptions,
     TargetOptions,
+    TaskAdapterOptions,
     resolve,
 )
 from weighbridge.conversion.plan import writers
@@ -49,6 +50,7 @@ _BY_OPTION: Final[Mapping[tuple[str, str], type[TargetOptions]]] = MappingProxyT
         ("safetensors", "comfy_quant"): ComfyOptions,
         ("gguf", "arch"): GenericGgufOptions,
         ("gguf", "mmproj"): MmprojOptions,
+        ("gguf", "task_adapter"): TaskAdapterOptions,
         ("mlx", "towers"): MlxTowersOptions,
     }
 )
