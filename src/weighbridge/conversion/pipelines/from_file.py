@@ -1,0 +1,95 @@
+"""The parts of a whole single file, such as Stable Diffusion's checkpoints, as a pipeline of diffusers. The table
+single_files.toml has their places; the pipeline that `--config` names has everything else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.words import plural
+from weighbridge.containers.sniff import diffusion
+from weighbridge.conversion.pipelines.assembled import Described, PartSource, assembled, listed_in
+from weighbridge.conversion.pipelines.places import PartPlace, places, prefixes_of_others
+from weighbridge.models.diffusion.comfy_set import VAES
+from weighbridge.models.diffusion.pipeline import Pipeline
+from weighbridge.models.model import OpenModel
+from weighbridge.models.stored_tensors import RenamedTensors
+
+#: The prefix of a text encoder's tokenizer in a single file.
+TEXT_ENCODERS: Final = "text_encoders."
+
+
+def pipeline_of_file(model: OpenModel) -> Pipeline:
+    """The parts of a whole checkpoint. Raises UnsupportedError for other files, and UsageError if a part is missing."""
+    path, found = model.place.path, model.diffusion
+    if found is None or not found.denoises:
+        raise UnsupportedError(f"{path} has no image or video model that is known")
+    layout = places(found.row.id)
+    if layout is None or not layout.alone:
+        hint = "--config needs a folder with the parts' files: diffusion_models/, vae/ and text_encoders/"
+        raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=hint if layout else None)
+    described = Described(found, layout, listed_in(model, found, layout))
+    prefixes = _prefixes(model, layout.parts, found.prefix)
+    by_part = {part: _names_below(model.stored, prefix, prefixes.values()) for part, prefix in prefixes.items()}
+    for part, place in layout.parts.items():
+        if by_part.get(part) and place.tokenizer and TEXT_ENCODERS + place.tokenizer in model.stored:
+            by_part[part][place.tokenizer] = TEXT_ENCODERS + place.tokenizer
+    chosen = {part: _source(model, prefixes[part], names) for part, names in by_part.items() if names}
+    used = {old for part, names in by_part.items() if part in described.listed.classes for old in names.values()}
+    rest = Counter(name.partition(".")[0] for name in model.stored if name not in used)
+    left = [
+        f"left out: {plural(count, 'tensor')}, {front}{'.*' if front not in model.stored else ''}: {found.title}"
+        " doesn't use them"
+        for front, count in rest.items()
+    ]
+    return assembled(model, described, chosen, left)
+
+
+def _prefixes(model: OpenModel, parts: Mapping[str, PartPlace], denoiser: str) -> dict[str, str]:
+    """The prefix of each part in the file."""
+    shapes = {entry.name: entry.shape for entry in model.index}
+    vaes = [match.prefix for match in diffusion.matches(shapes) if match.row.part == VAES]
+    first = next(iter(parts))
+    found = {part: place.prefix for part, place in parts.items() if place.prefix} | {first: denoiser}
+    return found | ({VAES: vaes[0]} if vaes and VAES in found else {})
+
+
+def _names_below(names: Iterable[str], prefix: str, others: Iterable[str]) -> dict[str, str]:
+    """The names below a prefix, without it. Those below a longer prefix are another part's."""
+    longer = tuple(other for other in others if len(other) > len(prefix) and other.startswith(prefix))
+    return {
+        name.removeprefix(prefix): name
+        for name in names
+        if name.startswith(prefix) and not (longer and name.startswith(longer))
+    }
+
+
+def _source(model: OpenModel, prefix: str, names: Mapping[str, str]) -> PartSource:
+    entries = model.index.by_name
+    index = replace(
+        model.index, entries=tuple(msgspec.structs.replace(entries[old], name=name) for name, old in names.items())
+    )
+    place = replace(model.place, trainer="", notes=())
+    part = OpenModel(place, index, nodes=RenamedTensors(model.stored, names))
+    return PartSource(f"{prefix}*", part)
+
+
+def check_described(model: OpenModel) -> None:
+    """Raises UsageError for a whole checkpoint that would become a folder without the configs of its pipeline."""
+    starts = prefixes_of_others()
+    if not any(name.startswith(starts) for name in model.index.by_name):
+        return
+    found, source = model.diffusion, model.place.path
+    layout = places(found.row.id) if found is not None and found.denoises else None
+    if found is None or layout is None or not layout.alone:
+        return
+    raise UsageError(
+        f"{source} is a whole checkpoint, and the folder of its pipeline needs configs and tokenizers",
+        hint=f"wb convert {source} FOLDER/ --config hf://{layout.pipeline(found.title)}, of which only small files are "
+        "read; --to safetensors keeps one file",
+    )
