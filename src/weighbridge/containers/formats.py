@@ -32,6 +32,8 @@ ORBAX_FORMAT: Final = "orbax"
 PIPELINE: Final = "diffusers"
 PIPELINE_INDEX: Final = "model_index.json"
 PIPELINE_STEM: Final = "diffusion_pytorch_model"
+#: The key of the class in the configs of diffusers' models.
+DIFFUSERS_CLASS: Final = "_class_name"
 #: The same for the folders of ComfyUI with a file per part, for a file with all parts, and all that are pipelines.
 COMFY_SET: Final = "comfyui"
 COMFY_FILE: Final = "comfyui-file"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
-from weighbridge.containers.formats import COMFY_FILE, COMFY_SET, DFLOAT11, PIPELINE_INDEX
+from weighbridge.containers.formats import COMFY_FILE, COMFY_SET, DFLOAT11, PIPELINE, PIPELINE_INDEX
 from weighbridge.io.location import open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.jsonfile import decode
@@ -119,6 +119,13 @@ def contains_config(path: Path) -> UsageError:
     return UsageError(f"{path} is a GGUF, which contains its config", hint="wb edit changes its keys")
 
 
+def _one_part(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} is one part of a pipeline",
+        hint="put it into diffusion_models/ of a folder, next to vae/ and text_encoders/, and name that folder",
+    )
+
+
 def check_fit(model: OpenModel) -> None:
     """Raises MappingError, which names tensors, if the config of weights is another model's: tensors are missing, have
     other shapes, or are of layers that it doesn't count. Further tensors are accepted, and anything is if no table
@@ -148,7 +155,9 @@ def check_fit(model: OpenModel) -> None:
 def describe_by(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, Any]) -> OpenModel:
     """Returns the model with the config.json of a file, a folder or a dict; a folder's tokenizer is used too."""
     if model.format == "gguf":
-        raise contains_config(model.place.path)
+        raise _one_part(model.place.path) if model.makes_pictures else contains_config(model.place.path)
+    if model.place.trainer == PIPELINE:
+        raise UsageError(f"{model.place.path} is a pipeline with its own configs", hint="leave out --config")
     model = replace(model, borrowed=config)
     if isinstance(config, Mapping):
         return replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})

@@ -39,47 +39,47 @@ class PartSource(NamedTuple):
     model: OpenModel
 
 
-class Described(NamedTuple):
+class KnownPipeline(NamedTuple):
     """The denoiser of a model, the places of its parts, and the list of a pipeline's parts."""
 
-    found: DiffusionModel
+    denoiser: DiffusionModel
     layout: FilePlaces
     listed: ListedParts
 
     @property
     def other(self) -> str:
         """The hint on a pipeline of another model."""
-        return f"--config of a pipeline of this model, such as hf://{self.layout.pipeline(self.found.title)}"
+        return f"--config of a pipeline of this model, such as hf://{self.layout.pipeline(self.denoiser.title)}"
 
 
-def listed_in(model: OpenModel, found: DiffusionModel, layout: FilePlaces) -> ListedParts:
+def listed_in(model: OpenModel, denoiser: DiffusionModel, layout: FilePlaces) -> ListedParts:
     """The parts of the pipeline that `--config` names. Raises UsageError if there is none."""
     if (listed := listed_parts(model.place.folder)) is not None:
         return listed
-    configs = layout.pipeline(found.title)
+    configs = layout.pipeline(denoiser.title)
     raise UsageError(
         f"{model.place.path} has no {PIPELINE_INDEX}, configs and tokenizers, which a pipeline needs",
-        hint=f"--config PATH, a pipeline of {found.title}, such as hf://{configs}: its small files are read",
+        hint=f"--config PATH, a pipeline of {denoiser.title}, such as hf://{configs}: its small files are read",
     )
 
 
 def assembled(
-    model: OpenModel, described: Described, chosen: Mapping[str, PartSource], left: Sequence[str]
+    model: OpenModel, target: KnownPipeline, chosen: Mapping[str, PartSource], left: Sequence[str]
 ) -> Pipeline:
     """The pipeline of the parts in `chosen`. `left`: losses. Raises UsageError if a part is missing or isn't the one of
     its config."""
-    layout, listed = described.layout, described.listed
+    layout, listed = target.layout, target.listed
     folder = model.place.folder
-    _check_parts(model, described, chosen)
+    _check_parts(model, target, chosen)
     parts = [
         (PipelinePart(part, listed.classes[part], True), source)
         for part, source in chosen.items() if part in listed.classes
     ]  # fmt: skip
     names = {part.name for part, _ in parts}
-    absent = [name for name, each in listed.classes.items() if not has_files_only(each) and name not in names]
+    absent = [name for name, kind in listed.classes.items() if not has_files_only(kind) and name not in names]
     losses = [f"left out: {name} ({listed.classes[name]}): no file of the model has it" for name in absent]
     losses += left
-    without = [PipelinePart(name, each, False) for name, each in listed.classes.items() if has_files_only(each)]
+    without = [PipelinePart(name, kind, False) for name, kind in listed.classes.items() if has_files_only(kind)]
     losses += [
         f"left out: {part.name}: {folder} has no such folder" for part in without if not (folder / part.name).is_dir()
     ]
@@ -88,13 +88,13 @@ def assembled(
         document = {**listed.document, **{name: [None, None] for name in absent}}
         texts[PIPELINE_INDEX] = json.dumps(document, indent=2).encode()
     index = PipelineIndex(str(listed.document.get("_class_name", "")), (*(part for part, _ in parts), *without))
-    models = tuple((part, _part(part, source, folder, described, losses)) for part, source in parts)
+    models = tuple((part, _part(part, source, folder, target, losses)) for part, source in parts)
     return Pipeline(replace(model, texts=texts), index, models, tuple(losses))
 
 
-def _check_parts(model: OpenModel, described: Described, chosen: Mapping[str, PartSource]) -> None:
+def _check_parts(model: OpenModel, target: KnownPipeline, chosen: Mapping[str, PartSource]) -> None:
     """Raises UsageError if a part that the table has is missing in the source, or its config in the pipeline."""
-    layout, classes = described.layout, described.listed.classes
+    layout, classes = target.layout, target.listed.classes
     path, folder, denoiser = model.place.path, model.place.folder, next(iter(layout.parts))
     for part in (*layout.parts, denoiser + SECOND):
         place = layout.parts.get(part)
@@ -106,7 +106,7 @@ def _check_parts(model: OpenModel, described: Described, chosen: Mapping[str, Pa
     for part in (denoiser, denoiser + SECOND):
         if part in chosen and part not in classes:
             reason = f"{path} has {chosen[part].title}, but the pipeline {folder} has no {part}"
-            raise UsageError(reason, hint=described.other)
+            raise UsageError(reason, hint=target.other)
 
 
 def _where(model: OpenModel, place: PartPlace | None) -> str:
@@ -120,14 +120,14 @@ def _where(model: OpenModel, place: PartPlace | None) -> str:
 
 
 def _part(
-    part: PipelinePart, source: PartSource, folder: Path, described: Described, losses: list[str]
+    part: PipelinePart, source: PartSource, folder: Path, target: KnownPipeline, losses: list[str]
 ) -> OpenModel:  # fmt: skip
     """The model of a part under the names of its folder, whose config it has. Raises UnsupportedError if it is another
     model than the pipeline's."""
     subfolder = folder / part.name
     model = replace(source.model, place=replace(source.model.place, folder=subfolder))
     config = read_config(subfolder / _CONFIG)
-    parts = described.layout.parts
+    parts = target.layout.parts
     place = parts.get(part.name) or parts.get(part.name.removesuffix(SECOND))
     encodes = part.name.startswith(_ENCODER) or bool(place and place.file)
     if place is not None and place.spare:
@@ -135,28 +135,30 @@ def _part(
     if encodes and place is not None and not place.names and model.format != "gguf":
         named = _encoder(model, place)
     else:
-        _check_model(part, source, model, place, described)
+        _check_model(part, source, model, place, target)
         named = under_folder_names(part, model)
-    compared = check_sizes(part.class_name, config, named, subfolder / _CONFIG, source.title, described.other)
+    compared = check_sizes(part.class_name, config, named, subfolder / _CONFIG, source.title, target.other)
     notes = () if compared else ("not compared with the tensors: config.json declares none of the known sizes",)
     return replace(named, place=replace(named.place, notes=(*named.place.notes, *notes)))
 
 
 def _check_model(
-    part: PipelinePart, source: PartSource, model: OpenModel, place: PartPlace | None, described: Described
+    part: PipelinePart, source: PartSource, model: OpenModel, place: PartPlace | None, target: KnownPipeline
 ) -> None:
-    found, is_of = described.found, source.model.diffusion
-    ids = place.names if place is not None and place.names else (found.row.id,)
-    if is_of is None and model.format == "gguf" and part.name.startswith(_ENCODER):
+    denoiser, network = target.denoiser, source.model.diffusion
+    ids = place.names if place is not None and place.names else (denoiser.row.id,)
+    if network is None and model.format == "gguf" and part.name.startswith(_ENCODER):
         return
-    if is_of is None or is_of.row.id not in ids:
-        content = "no model that is known" if is_of is None else is_of.title
-        raise UnsupportedError(f"{source.model.place.path} has {content}, which isn't the {part.name} of {found.title}")
-    if is_of.names is not None and part.class_name not in (is_of.names.class_name, *is_of.names.also):
+    if network is None or network.row.id not in ids:
+        content = "no model that is known" if network is None else network.title
+        raise UnsupportedError(
+            f"{source.model.place.path} has {content}, which isn't the {part.name} of {denoiser.title}"
+        )
+    if network.names is not None and part.class_name not in (network.names.class_name, *network.names.also):
         raise UsageError(
             f"{model.place.folder.parent} has a {part.name} of the class {part.class_name}, but "
-            f"{source.model.place.path} is {is_of.title}",
-            hint=described.other,
+            f"{source.model.place.path} is {network.title}",
+            hint=target.other,
         )
 
 
@@ -217,6 +219,6 @@ def _tokenizers(
             raise FormatError("the tokenizer is too large", path=path, field=name, found=node.spec.nbytes)
         subfolder = part.name.replace("text_encoder", "tokenizer")
         names = TOKENIZER_FILES[name]
-        if not any((folder / subfolder / each).is_file() for each in names):
+        if not any((folder / subfolder / file).is_file() for file in names):
             texts[f"{subfolder}/{names[0]}"] = bytes(node.read(0, node.spec.rows))
     return texts

@@ -19,7 +19,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers import opening
 from weighbridge.containers.formats import COMFY_FILE, COMFY_SET
-from weighbridge.conversion.pipelines.assembled import SECOND, Described, PartSource, assembled, listed_in
+from weighbridge.conversion.pipelines.assembled import SECOND, KnownPipeline, PartSource, assembled, listed_in
 from weighbridge.conversion.pipelines.from_file import pipeline_of_file
 from weighbridge.conversion.pipelines.places import PartPlace, marks, places
 from weighbridge.models.diffusion import pipeline as whole_pipelines
@@ -61,13 +61,13 @@ def _pipeline_of_set(model: OpenModel) -> Pipeline:
         for path, source in zip(model.place.weights, model.index.files, strict=True)
     ]
     denoisers = _denoisers(model.place.path, [file for file in files if file.kind == DENOISERS])
-    found = denoisers[0].model.diffusion
-    if found is None or not found.denoises:
+    denoiser = denoisers[0].model.diffusion
+    if denoiser is None or not denoiser.denoises:
         raise UnsupportedError(f"{denoisers[0].path} has no image or video model that is known")
-    layout = places(found.row.id)
+    layout = places(denoiser.row.id)
     if layout is None or not any(place.file for place in layout.parts.values()):
-        raise UnsupportedError(f"no set of files of {found.title} is known", hint="convert its files by themselves")
-    listed = listed_in(model, found, layout)
+        raise UnsupportedError(f"no set of files of {denoiser.title} is known", hint="convert its files by themselves")
+    listed = listed_in(model, denoiser, layout)
     first = next(iter(layout.parts))
     chosen = dict(zip((first, first + SECOND), denoisers, strict=False))
     vaes = [file for file in files if file.kind == VAES]
@@ -80,9 +80,11 @@ def _pipeline_of_set(model: OpenModel) -> Pipeline:
         names = {stem: file.model.index.by_name for stem, file in encoders.items()}
         chosen |= {part: encoders[stem] for part, stem in assign(parts, names, model.place.path).items()}
     used = {file.path for part, file in chosen.items() if part in listed.classes}
-    left = [f"left out: {file.source.title}: {found.title} doesn't use it" for file in files if file.path not in used]
+    left = [
+        f"left out: {file.source.title}: {denoiser.title} doesn't use it" for file in files if file.path not in used
+    ]
     sources = {part: file.source for part, file in chosen.items()}
-    return assembled(model, Described(found, layout, listed), sources, left)
+    return assembled(model, KnownPipeline(denoiser, layout, listed), sources, left)
 
 
 def _names(files: Sequence[SetFile]) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.sniff import diffusion
-from weighbridge.conversion.pipelines.assembled import Described, PartSource, assembled, listed_in
+from weighbridge.conversion.pipelines.assembled import KnownPipeline, PartSource, assembled, listed_in
 from weighbridge.conversion.pipelines.places import PartPlace, places, prefixes_of_others
 from weighbridge.models.diffusion.comfy_set import VAES
 from weighbridge.models.diffusion.pipeline import Pipeline
@@ -26,37 +26,40 @@ TEXT_ENCODERS: Final = "text_encoders."
 
 def pipeline_of_file(model: OpenModel) -> Pipeline:
     """The parts of a whole checkpoint. Raises UnsupportedError for other files, and UsageError if a part is missing."""
-    path, found = model.place.path, model.diffusion
-    if found is None or not found.denoises:
-        raise UnsupportedError(f"{path} has no image or video model that is known")
-    layout = places(found.row.id)
+    path, denoiser = model.place.path, model.diffusion
+    if denoiser is None or not denoiser.denoises:
+        raise UnsupportedError(
+            f"{path} has no image or video model that is known",
+            hint="wb identify names the contents; a LoRA is merged into a model: wb convert MODEL DST --lora FILE",
+        )
+    layout = places(denoiser.row.id)
     if layout is None or not layout.alone:
         hint = "--config needs a folder with the parts' files: diffusion_models/, vae/ and text_encoders/"
-        raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=hint if layout else None)
-    described = Described(found, layout, listed_in(model, found, layout))
-    prefixes = _prefixes(model, layout.parts, found.prefix)
+        raise UnsupportedError(f"no single file holds all parts of {denoiser.title}", hint=hint if layout else None)
+    target = KnownPipeline(denoiser, layout, listed_in(model, denoiser, layout))
+    prefixes = _prefixes(model, layout.parts, denoiser.prefix)
     by_part = {part: _names_below(model.stored, prefix, prefixes.values()) for part, prefix in prefixes.items()}
     for part, place in layout.parts.items():
         if by_part.get(part) and place.tokenizer and TEXT_ENCODERS + place.tokenizer in model.stored:
             by_part[part][place.tokenizer] = TEXT_ENCODERS + place.tokenizer
     chosen = {part: _source(model, prefixes[part], names) for part, names in by_part.items() if names}
-    used = {old for part, names in by_part.items() if part in described.listed.classes for old in names.values()}
+    used = {old for part, names in by_part.items() if part in target.listed.classes for old in names.values()}
     rest = Counter(name.partition(".")[0] for name in model.stored if name not in used)
     left = [
-        f"left out: {plural(count, 'tensor')}, {front}{'.*' if front not in model.stored else ''}: {found.title}"
+        f"left out: {plural(count, 'tensor')}, {front}{'.*' if front not in model.stored else ''}: {denoiser.title}"
         " doesn't use them"
         for front, count in rest.items()
     ]
-    return assembled(model, described, chosen, left)
+    return assembled(model, target, chosen, left)
 
 
-def _prefixes(model: OpenModel, parts: Mapping[str, PartPlace], denoiser: str) -> dict[str, str]:
+def _prefixes(model: OpenModel, parts: Mapping[str, PartPlace], of_denoiser: str) -> dict[str, str]:
     """The prefix of each part in the file."""
     shapes = {entry.name: entry.shape for entry in model.index}
     vaes = [match.prefix for match in diffusion.matches(shapes) if match.row.part == VAES]
     first = next(iter(parts))
-    found = {part: place.prefix for part, place in parts.items() if place.prefix} | {first: denoiser}
-    return found | ({VAES: vaes[0]} if vaes and VAES in found else {})
+    prefixes = {part: place.prefix for part, place in parts.items() if place.prefix} | {first: of_denoiser}
+    return prefixes | ({VAES: vaes[0]} if vaes and VAES in prefixes else {})
 
 
 def _names_below(names: Iterable[str], prefix: str, others: Iterable[str]) -> dict[str, str]:
@@ -84,12 +87,12 @@ def check_described(model: OpenModel) -> None:
     starts = prefixes_of_others()
     if not any(name.startswith(starts) for name in model.index.by_name):
         return
-    found, source = model.diffusion, model.place.path
-    layout = places(found.row.id) if found is not None and found.denoises else None
-    if found is None or layout is None or not layout.alone:
+    denoiser, source = model.diffusion, model.place.path
+    layout = places(denoiser.row.id) if denoiser is not None and denoiser.denoises else None
+    if denoiser is None or layout is None or not layout.alone:
         return
+    configs = f"--config hf://{layout.pipeline(denoiser.title)}"
     raise UsageError(
         f"{source} is a whole checkpoint, and the folder of its pipeline needs configs and tokenizers",
-        hint=f"wb convert {source} FOLDER/ --config hf://{layout.pipeline(found.title)}, of which only small files are "
-        "read; --to safetensors keeps one file",
+        hint=f"wb convert {source} FOLDER/ {configs} reads only its small files; --to safetensors keeps one file",
     )

@@ -69,20 +69,20 @@ def check_sizes(
 ) -> bool:  # fmt: skip
     """Whether sizes were compared. Raises UsageError if the config at `path` declares others than the tensors have.
     `title`: of their file."""
-    known = sizes_of(class_name)
-    if known is None:
+    row = sizes_of(class_name)
+    if row is None:
         return False
-    shapes = _without_beginning({entry.name: entry.shape for entry in model.index}, known.below)
+    shapes = _without_beginning({entry.name: entry.shape for entry in model.index}, row.below)
     compared = False
-    for size in known.sizes:
-        stated = _value(size, config)
-        if stated is None and not (size.optional and size.keys[0] in config):
+    for size in row.sizes:
+        declared = _value(size, config)
+        if declared is None and not (size.optional and size.keys[0] in config):
             continue
         compared = True
-        for place, expected, found in _pairs(size, stated, shapes):
-            if expected != found:
+        for place, stated, measured in _pairs(size, declared, shapes):
+            if stated != measured:
                 raise UsageError(
-                    f"{path} has {size.title}{place} = {_number(expected)}, but {title} has {_number(found)} "
+                    f"{path} has {size.title}{place} = {_number(stated)}, but {title} has {_number(measured)} "
                     f"({size.name}{'*' if size.axis == -1 else ''})",
                     hint=hint,
                 )
@@ -104,7 +104,7 @@ def _value(size: Size, config: Mapping[str, Any]) -> Any:
                 value = value[int(step)] if int(step) < len(value) else None
             else:
                 value = value.get(step) if isinstance(value, Mapping) else None
-        numbers = isinstance(value, list | tuple) and all(isinstance(each, int) for each in value)
+        numbers = isinstance(value, list | tuple) and all(isinstance(number, int) for number in value)
         values.append(list(value) if numbers else value if isinstance(value, int) else None)
     if len(values) == 1:
         return values[0]
@@ -123,9 +123,9 @@ def _pairs(size: Size, stated: Any, shapes: Mapping[str, Shape]) -> Iterator[tup
     if isinstance(stated, list) and len(stated) != count:
         yield " (entries)", len(stated), count
     for number in range(count):
-        if (found := _measure(size, f"{front}{number}{back}", shapes)) not in (None, 0):
+        if (measured := _measure(size, f"{front}{number}{back}", shapes)) not in (None, 0):
             expected = stated[number] if isinstance(stated, list) and number < len(stated) else stated
-            yield f"[{number}]" if isinstance(stated, list) else "", expected, found
+            yield f"[{number}]" if isinstance(stated, list) else "", expected, measured
 
 
 def _measure(size: Size, name: str, shapes: Mapping[str, Shape]) -> Any:
