@@ -12,7 +12,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import COMFY_SET, PIPELINE_INDEX
-from weighbridge.conversion.pipelines.places import TOKENIZER_FILES, FilePlaces, PartPlace
+from weighbridge.conversion.pipelines.places import FAST, TEKKEN, TOKENIZER_FILES, FilePlaces, PartPlace
 from weighbridge.conversion.pipelines.sizes import check_sizes
 from weighbridge.io.location import open_source
 from weighbridge.models.diffusion.comfy_set import DENOISERS, ENCODERS, VAES
@@ -219,6 +219,7 @@ def _tokenizers(
             raise FormatError("the tokenizer is too large", path=path, field=name, found=node.spec.nbytes)
         subfolder = part.name.replace("text_encoder", "tokenizer")
         names = TOKENIZER_FILES[name]
-        if not any((folder / subfolder / file).is_file() for file in names):
+        present = (*names, FAST) if name == TEKKEN else names
+        if not any((folder / subfolder / file).is_file() for file in present):
             texts[f"{subfolder}/{names[0]}"] = bytes(node.read(0, node.spec.rows))
     return texts

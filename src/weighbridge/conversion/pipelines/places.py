@@ -10,10 +10,14 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.imports.tables import read_table
 from weighbridge.models.diffusion.comfy_set import ENCODERS
 
+#: The tensor with Mistral's tokenizer.
+TEKKEN: Final = "tekken_model"
 #: The tensors with the bytes of a tokenizer's file, and the names of that file.
 TOKENIZER_FILES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"spiece_model": ("spiece.model", "tokenizer.model"), "tekken_model": ("tekken.json",)}
+    {"spiece_model": ("spiece.model", "tokenizer.model"), TEKKEN: ("tekken.json",)}
 )
+#: The file of every tokenizer of transformers, from which Mistral's is rebuilt.
+FAST: Final = "tokenizer.json"
 
 _VERSIONS: Final = "versions"
 

@@ -13,7 +13,8 @@ from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
 from weighbridge.conversion.pipelines.from_comfy import pipeline_of
 from weighbridge.conversion.pipelines.from_file import TEXT_ENCODERS
-from weighbridge.conversion.pipelines.places import TOKENIZER_FILES, PartPlace, places
+from weighbridge.conversion.pipelines.places import FAST, TEKKEN, TOKENIZER_FILES, PartPlace, places
+from weighbridge.conversion.pipelines.tekken import tekken_of
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
@@ -92,8 +93,11 @@ def stored_part(
         folder, names = part.name.replace("text_encoder", "tokenizer"), TOKENIZER_FILES[place.tokenizer]
         read = pipeline.whole.read
         data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
+        if data is None and place.tokenizer == TEKKEN and (other := read(f"{folder}/{FAST}", TOKENIZER_JSON)):
+            data = tekken_of(other, f"{folder}/{FAST}")
         if data is None:
             missing = f"{pipeline.whole.place.folder / folder} has no {' or '.join(names)}"
+            missing += f", and {FAST} there isn't one of its kind" if place.tokenizer == TEKKEN else ""
             losses.append(Loss(f"{place.tokenizer}: {missing}, without which ComfyUI can't read texts"))
         else:
             stored[place.tokenizer] = const(np.frombuffer(data, np.uint8), U8)
