@@ -12,6 +12,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec, spec_of, without_leading_ones
+from weighbridge.containers.formats import DIFFUSERS_CLASS
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.models.arch.derived import MAKERS
@@ -70,7 +71,8 @@ def _of_pictures(model: OpenModel, stored: int) -> UnsupportedError:
 def gguf_model(model: OpenModel) -> GgufModel:
     """Returns an open model as a GGUF. Raises UnsupportedError without a family, an architecture or a config."""
     stored = sum(entry.nbytes for entry in model.index)
-    if model.makes_pictures:
+    is_language = model.format != "gguf" and model.config and DIFFUSERS_CLASS not in model.config
+    if not is_language and model.makes_pictures:
         raise _of_pictures(model, stored)
     if model.format == "gguf":
         if not isinstance(model.metadata.get("general.architecture"), str):

@@ -119,7 +119,12 @@ def contains_config(path: Path) -> UsageError:
     return UsageError(f"{path} is a GGUF, which contains its config", hint="wb edit changes its keys")
 
 
-def _one_part(path: Path) -> UsageError:
+def _needs_no_config(model: OpenModel) -> UsageError:
+    path = model.place.path
+    if model.format == "gguf" and not model.makes_pictures:
+        return contains_config(path)
+    if model.place.trainer == PIPELINE:
+        return UsageError(f"{path} is a pipeline with its own configs", hint="leave out --config")
     return UsageError(
         f"{path} is one part of a pipeline",
         hint="put it into diffusion_models/ of a folder, next to vae/ and text_encoders/, and name that folder",
@@ -154,10 +159,8 @@ def check_fit(model: OpenModel) -> None:
 
 def describe_by(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, Any]) -> OpenModel:
     """Returns the model with the config.json of a file, a folder or a dict; a folder's tokenizer is used too."""
-    if model.format == "gguf":
-        raise _one_part(model.place.path) if model.makes_pictures else contains_config(model.place.path)
-    if model.place.trainer == PIPELINE:
-        raise UsageError(f"{model.place.path} is a pipeline with its own configs", hint="leave out --config")
+    if model.format == "gguf" or model.place.trainer == PIPELINE:
+        raise _needs_no_config(model)
     model = replace(model, borrowed=config)
     if isinstance(config, Mapping):
         return replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})

@@ -211,8 +211,7 @@ def _tokenizers(
     for part, source in parts:
         place = layout.parts.get(part.name)
         name = place.tokenizer if place is not None else ""
-        node = source.model.stored[name] if name and name in source.model.stored else None
-        if node is None:
+        if not name or (node := source.model.stored.get(name)) is None:
             continue
         if node.spec.nbytes > _TOKENIZER:
             path = str(source.model.place.path)
