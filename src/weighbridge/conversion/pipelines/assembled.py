@@ -214,8 +214,7 @@ def _tokenizers(
         if not name or (node := source.model.stored.get(name)) is None:
             continue
         if node.spec.nbytes > _TOKENIZER:
-            path = str(source.model.place.path)
-            raise FormatError("the tokenizer is too large", path=path, field=name, found=node.spec.nbytes)
+            raise FormatError("the tokenizer is too large", path=source.title, field=name, found=node.spec.nbytes)
         subfolder = part.name.replace("text_encoder", "tokenizer")
         names = TOKENIZER_FILES[name]
         present = (*names, FAST) if name == TEKKEN else names
