@@ -752,7 +752,7 @@ _PUBLISHED = {("DeepseekV3ForCausalLM", "topk_method"): "noaux_tc"}
 # Dialects of families whose other models are arch_judges.py's.
 _ELSEWHERE = {
     "bert": ("hf_gamma",), "nemotronhpuzzle": ("hf_dot",),
-    "llama": ("hf5", "mlx"), "qwen2": ("mlx",), "qwen3": ("mlx",), "qwen3vlmoe": ("hf5",),
+    "llama": ("hf5", "mlx"), "qwen2": ("mlx",), "qwen3": ("mlx",), "qwen3vlmoe": ("hf5", "apart"),
 }  # fmt: skip
 
 

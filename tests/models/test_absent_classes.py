@@ -14,7 +14,6 @@ import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError
 
 REASONS = {
-    "BambaForCausalLM": "computes something else from the reference converter's files",
     "BitNetForCausalLM": "computes SiLU in place of its squared ReLU",
     "UltravoxModel": "its language model is another model",
 }
