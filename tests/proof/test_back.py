@@ -141,12 +141,17 @@ def test_generation_config_comes_back(name: str, back_of: Converter) -> None:
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
 
 
+#: A model of each kind of tokenizer.
+TOKENIZERS = {CASES[name].tokenizer: name for name in sorted(RETURNING, reverse=True)}
+
+
+@pytest.mark.parametrize("name", ["llama3", *TOKENIZERS.values()])
 def test_gguf_from_the_folder_that_came_back_is_the_same_file(
-    back_of: Converter, gguf_of: Converter, workshop: Path
+    name: str, back_of: Converter, gguf_of: Converter, workshop: Path
 ) -> None:
     """The second round starts from our own folder: nothing may drift but the order, which follows the folder."""
-    again = ours.to_gguf(back_of("llama3", "f32"), workshop / "again.gguf", "f32")
-    first, second = gguf_file.read(gguf_of("llama3", "f32")), gguf_file.read(again)
+    again = ours.to_gguf(back_of(name, "f32"), workshop / f"again-{name}.gguf", "f32")
+    first, second = gguf_file.read(gguf_of(name, "f32")), gguf_file.read(again)
     assert gguf_file.differences(gguf_file.sorted_by_name(second), gguf_file.sorted_by_name(first)) == []
 
 
