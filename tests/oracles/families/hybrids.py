@@ -249,9 +249,20 @@ CASES = table(
         _BAMBA,
         unheld=_LIMIT,
         ours={"granitehybrid.rope.dimension_count": 8},
-        reordered=("blk.1.attn_q.weight", "blk.1.attn_k.weight"),
+        reordered={
+            "blk.1.attn_q.weight": ("model.layers.1.self_attn.q_proj.weight", 4),
+            "blk.1.attn_k.weight": ("model.layers.1.self_attn.k_proj.weight", 2),
+        },
     ),
-    like("bamba", "bamba-tied", {"tie_word_embeddings": True, "mamba_n_groups": 2}),
+    like(
+        "bamba",
+        "bamba-tied",
+        {"tie_word_embeddings": True, "mamba_n_groups": 2, "num_key_value_heads": 4},
+        reordered={
+            "blk.1.attn_q.weight": ("model.layers.1.self_attn.q_proj.weight", 4),
+            "blk.1.attn_k.weight": ("model.layers.1.self_attn.k_proj.weight", 4),
+        },
+    ),
     # Granite 4 without any: attention with positions in all layers
     _case(
         "granite4-attention",
@@ -386,6 +397,17 @@ UNSAID: dict[str, dict[str, Any]] = {
         "rope.rope_type": "dynamic",
     },
     "jamba": {"hidden_act": "relu", "mamba_expand": 3, "mamba_conv_bias": False, "mamba_proj_bias": True},
+    "bamba": {
+        "hidden_act": "relu",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "mamba_conv_bias": False,
+        "mamba_expand": 3,
+        "mamba_proj_bias": True,
+        "rope.rope_type": "dynamic",
+        "time_step_limit": [0.0, 1.0],
+        "attn_rotary_emb": 6,
+    },
     "granitehybrid": {
         "hidden_act": "relu",
         "attention_bias": True,
