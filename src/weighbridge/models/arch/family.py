@@ -468,9 +468,13 @@ class Family(FamilyNames):
         """The layout change from a role's own layout to the dialect's in a layer, if any. A model without one of its
         sizes, which is optional, has none."""
         call = self.rows[role].layouts.get(dialect)
-        if call is None or any(sizes.get(symbol) is None for symbol in call.sizes):
+        if call is None:
             return None
-        return layout_of(call, arguments(call, sizes, layer))
+        try:
+            known = arguments(call, sizes, layer)
+        except KeyError:  # of the size
+            return None
+        return layout_of(call, known)
 
 
 _FURTHER = 16  # layers after the last; published models have at most 3
