@@ -7,7 +7,7 @@ are those that transformers, mlx-lm and the reference converter made. Every judg
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import groupby
@@ -276,11 +276,7 @@ def judge_numbers(family: Family, model: str) -> None:
     skipped = {*own, *CASES[model].computed, *CASES[model].reordered}
     assert [row for row in found if row[0] not in skipped] == [row for row in want if row[0] not in skipped], model
     assert [row[0] for row in found if row[0] not in own] == [row[0] for row in want if row[0] not in own], model
-    for name, (theirs, heads) in CASES[model].reordered.items():
-        rows, ours = (as_node(node).read_all().view("<f4") for node in (_nodes(model)[theirs], written[name]))
-        halves = rows.reshape(heads, 2, 2, -1, written[name].spec.shape[1])  # head, half, half of it, row
-        paired = np.stack([halves[:, 0].swapaxes(1, 2).reshape(halves[:, 1].shape), halves[:, 1]], axis=1)
-        assert np.array_equal(paired.ravel(), ours.ravel()), f"{model}: {name}"
+    _judge_reordered(model, written)
     of = {name: _brief(_nodes(model)[theirs]) for name, theirs in own.items()}
     assert {name: brief for name, *brief in found if name in own} == of, model
     lists = {name: _values(node) for name, node in written.items() if name in inside}
@@ -333,6 +329,15 @@ def judge_numbers(family: Family, model: str) -> None:
         for name, node in again.items():
             tied = name not in recorded["hf"] and name == HEAD and own.get("output.weight")
             _same(node, _wanted(model, dialect, tied or name), name, model)
+
+
+def _judge_reordered(model: str, written: Mapping[str, Any]) -> None:
+    """Rows that the reference orders otherwise: of each head, one half of the rows is halves, which become pairs."""
+    for name, (source, heads) in CASES[model].reordered.items():
+        rows, ours = (as_node(node).read_all().view("<f4") for node in (_nodes(model)[source], written[name]))
+        halves = rows.reshape(heads, 2, 2, -1, written[name].spec.shape[1])  # head, half, half of it, row
+        paired = np.stack([halves[:, 0].swapaxes(1, 2).reshape(halves[:, 1].shape), halves[:, 1]], axis=1)
+        assert np.array_equal(paired.ravel(), ours.ravel()), f"{model}: {name}"
 
 
 def _own_prefix(family: Family, model: str) -> str | None:
