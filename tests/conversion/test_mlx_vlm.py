@@ -501,6 +501,15 @@ def test_queries_and_keys_in_one_matrix_of_fp8_are_refused(grid: int, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.fixed])
+def test_another_size_than_the_only_one_of_the_class_is_listed(kind: str, tmp_path: Path) -> None:
+    """The small cases have other sizes, which `record_mlx_vlm` gives to mlx-vlm's classes, too."""
+    row, name = table().model[kind], next(name for name in ALL if TYPES[name] == kind)
+    with wb.plan_convert(write_folder(case(name), tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        listed = [str(loss.tensor) for loss in plan.losses if "mlx-vlm won't load it" in loss.message]
+    assert {end for end in row.fixed if any(tensor.endswith(end) for tensor in listed)} == {*row.fixed}
+
+
 def test_a_folder_that_mlx_vlm_reads_elsewhere_is_listed(tmp_path: Path) -> None:
     source = write_folder(case("mimo-v2.5"), tmp_path / "m")
     with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True) as plan:

@@ -96,6 +96,9 @@ def _as_read(
             draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it", name))
         else:
             out[name] = names.in_mlx(name, _read_part(names, name, node, text, draft))
+            rows = next((rows for end, rows in names.fixed.items() if name.endswith(end)), None)
+            if rows is not None and node.spec.shape[0] != rows:
+                draft.losses.append(Loss(f"mlx-vlm won't load it: its class always has {rows} rows", name, "results"))
     return out
 
 

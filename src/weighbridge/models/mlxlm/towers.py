@@ -139,6 +139,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     reads: list[str] = []
     requires: list[str] = []
     folders: list[str] = []
+    fixed: Mapping[str, int] = {}
 
     @property
     def parted(self) -> list[Parted]:
