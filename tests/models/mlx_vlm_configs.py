@@ -199,3 +199,25 @@ CONFIGS["nanollava"] = {
     "auto_map": {"AutoModelForCausalLM": "modeling_llava_qwen2.LlavaQwen2ForCausalLM"},
     "vision_config": {**_TOWER, "model_type": "siglip_vision_model", "num_hidden_layers": 1},
 }  # fmt: skip
+CONFIGS["molmo2"] = {
+    "architectures": ["Molmo2ForConditionalGeneration"], "model_type": "molmo2",
+    "text_config": {
+        **_TEXT, "model_type": "molmo2_text", "head_dim": 16, "additional_vocab_size": 8, "layer_norm_eps": 1e-6,
+    },
+    "vit_config": {
+        "model_type": "molmo2", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "image_default_input_size": [56, 56],
+        "image_num_pos": 16,
+    },
+    "adapter_config": {
+        "model_type": "molmo2", "hidden_size": 64, "intermediate_size": 96, "text_hidden_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "vit_layers": [-1, -2],
+    },
+}  # fmt: skip
+CONFIGS["got-ocr2"] = {
+    **_TEXT, "architectures": ["GOTQwenForCausalLM"], "model_type": "GOT", "tie_word_embeddings": True,
+    "vision_config": {
+        "img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 4, "out_chans": 32, "out_dim": 64,
+        "global_attn_indexes": [1],
+    },
+}  # fmt: skip

@@ -171,7 +171,7 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
 #: Kinds whose language model knows which modules stay floats, which the whole model doesn't ask.
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
-REMOTE = ("florence2",)
+REMOTE = ("florence2", "molmo2")
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip

@@ -1,4 +1,5 @@
-"""Matrices that mlx-vlm's classes join or split: rows in one matrix, and the halves of a latent attention.
+"""Matrices that mlx-vlm's classes join or split: stacks of experts, rows in one matrix, and the halves of a latent
+attention.
 
 with_joins(rows, tensors)     the tensors of a Hugging Face folder, joined
 without_joins(rows, tensors)  the inverse
@@ -17,6 +18,44 @@ from weighbridge.base.words import plural
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+class Ending(Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a tensor's name there, and those of its parts here; towers.toml documents the fields."""
+
+    hf: str
+    mlx: list[str]
+    turned: bool = False
+    within: str = ""
+    counts: str = ""
+
+    def start(self, name: str) -> tuple[str, str] | None:
+        """The part of a name before this end, and the expert's number; None if the name ends otherwise."""
+        if not name.startswith(self.within):
+            return None
+        pattern = re.escape(self.hf).replace(r"\*", "([0-9]+)")
+        match = re.fullmatch(f"(.*){pattern}", name, re.DOTALL)
+        return match and (match[1], match[2] if "*" in self.hf else "")
+
+    def place(self, number: int, text: Mapping[str, Any]) -> tuple[str, int]:
+        """The end of the name of an expert's stack, and the expert's place there. `text`: the language model's
+        settings, which count the experts of each stack if there are several."""
+        stated = text.get(self.counts) if self.counts else None
+        counts = stated if isinstance(stated, list) else []
+        if len(counts) != len(self.mlx) or not all(isinstance(count, int) and count > 0 for count in counts):
+            if self.counts:
+                raise FormatError(
+                    "doesn't count the experts",
+                    field=self.counts,
+                    expected=plural(len(self.mlx), "number"),
+                    found=stated,
+                )
+            return self.mlx[0], number
+        for end, count in zip(self.mlx, counts, strict=True):
+            if number < count:
+                return end, number
+            number -= count
+        raise FormatError("counts fewer experts than the folder has", field=self.counts, found=stated)
 
 
 class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Index
 from weighbridge.models.arch.config import value_at
 from weighbridge.models.mlxlm.joins import (
+    Ending,
     FusedHeads,
     GroupedRows,
     JoinedRows,
@@ -44,41 +45,6 @@ if TYPE_CHECKING:
 #: Where a key's value is, or the value.
 Value: TypeAlias = str | bool | int | float | list[int]
 _LAYER: Final = re.compile(r"language_model\.model\.layers\.([0-9]+)\.")
-
-
-class Ending(Struct, frozen=True, forbid_unknown_fields=True):
-    """The end of a tensor's name there, and those of its parts here; towers.toml documents the fields."""
-
-    hf: str
-    mlx: list[str]
-    turned: bool = False
-    within: str = ""
-    counts: str = ""
-
-    def start(self, name: str) -> tuple[str, str] | None:
-        """The part of a name before this end, and the expert's number; None if the name ends otherwise."""
-        if not name.startswith(self.within):
-            return None
-        pattern = re.escape(self.hf).replace(r"\*", "([0-9]+)")
-        match = re.fullmatch(f"(.*){pattern}", name, re.DOTALL)
-        return match and (match[1], match[2] if "*" in self.hf else "")
-
-    def place(self, number: int, text: Mapping[str, Any]) -> tuple[str, int]:
-        """The end of the name of an expert's stack, and the expert's place there. `text`: the language model's
-        settings, which count the experts of each stack if there are several."""
-        stated = text.get(self.counts) if self.counts else None
-        counts = stated if isinstance(stated, list) else []
-        if len(counts) != len(self.mlx) or not all(isinstance(count, int) and count > 0 for count in counts):
-            if self.counts:
-                raise FormatError(
-                    "doesn't count the experts", field=self.counts, expected=f"{len(self.mlx)} numbers", found=stated
-                )
-            return self.mlx[0], number
-        for end, count in zip(self.mlx, counts, strict=True):
-            if number < count:
-                return end, number
-            number -= count
-        raise FormatError("counts fewer experts than the folder has", field=self.counts, found=stated)
 
 
 class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,10 +160,6 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
         row = next((row for end, row in self.cut.items() if name.endswith(end)), None)
         read, stored = (value_at(text, path.split(".")[:-1]).get(path.split(".")[-1]) for path in row or ("x", "x"))
         return (read, stored) if isinstance(read, int) and isinstance(stored, int) and 0 < read < stored else None
-
-    def moves(self, name: str) -> bool:
-        """Whether `in_mlx` moves the elements of a matrix."""
-        return name.endswith(tuple(self.transposed))
 
     def is_unread(self, name: str, text: Mapping[str, Any]) -> bool:
         """Whether the class drops the tensor of this name of mlx-vlm's. `text`: the language model's settings."""
@@ -407,7 +369,7 @@ def _reshaped(node: LogicalTensor, shape: list[Any]) -> Node:
     if -1 in shape:
         shape = [shape[0], plain.spec.elements // max(shape[0], 1)]
     if not all(isinstance(size, int) for size in shape) or math.prod(shape) != plain.spec.elements:
-        raise FormatError(f"config.json has no sizes for a convolution of {plain.spec.elements:,} elements")
+        raise FormatError(f"config.json has no sizes for a convolution of {plural(plain.spec.elements, 'element')}")
     return reshape(plain, tuple(shape))
 
 
@@ -455,7 +417,11 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     rest = {name: tensor for name, tensor in read.items() if name not in used}
     nodes, whole = hf_tensors(names, {**rest, **parts})
     nodes |= {names.to_hf(name): node for name, node in parts.items() if name not in whole}
-    turned = {name for name in rest if name not in whole and _is_packed(model, name) and names.moves(name)}
+    turned = {
+        name
+        for name in rest
+        if name not in whole and _is_packed(model, name) and name.endswith(tuple(names.transposed))
+    }
     nodes |= {names.to_hf(name): as_node(rest[name]) for name in turned}
     used |= {*whole, *turned}
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
