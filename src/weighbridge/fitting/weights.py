@@ -56,24 +56,20 @@ class GgufModel:
         return ftypes.ordered(list(self.tensors.items()))
 
 
-def _of_pictures(model: OpenModel, stored: int) -> UnsupportedError:
-    sizes = Counter[str]()
-    for entry in model.index:
-        sizes[entry.name.partition(".")[0]] += entry.nbytes
-    parts = ", ".join(f"{part} {size:,}" for part, size in sizes.most_common(_LISTED))
-    more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
-    return UnsupportedError(
-        f"{model.place.path} makes pictures: its memory depends on their size, which isn't computed",
-        hint=f"the weights alone have {stored:,} bytes: {parts}{more}",
-    )
-
-
 def gguf_model(model: OpenModel) -> GgufModel:
     """Returns an open model as a GGUF. Raises UnsupportedError without a family, an architecture or a config."""
     stored = sum(entry.nbytes for entry in model.index)
     is_language = model.format != "gguf" and model.config and DIFFUSERS_CLASS not in model.config
     if not is_language and model.makes_pictures:
-        raise _of_pictures(model, stored)
+        sizes = Counter[str]()
+        for entry in model.index:
+            sizes[entry.name.partition(".")[0]] += entry.nbytes
+        parts = ", ".join(f"{part} {size:,}" for part, size in sizes.most_common(_LISTED))
+        more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
+        raise UnsupportedError(
+            f"{model.place.path} makes pictures: its memory depends on their size, which isn't computed",
+            hint=f"the weights alone have {stored:,} bytes: {parts}{more}",
+        )
     if model.format == "gguf":
         if not isinstance(model.metadata.get("general.architecture"), str):
             raise UnsupportedError(

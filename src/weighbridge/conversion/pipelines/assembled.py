@@ -23,7 +23,7 @@ from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import LogicalTensor
+    pass
 
 #: How the name of a second denoiser ends.
 SECOND: Final = "_2"
@@ -68,9 +68,23 @@ def assembled(
 ) -> Pipeline:
     """The pipeline of the parts in `chosen`. `left`: losses. Raises UsageError if a part is missing or isn't the one of
     its config."""
-    layout, listed = target.layout, target.listed
-    folder = model.place.folder
-    _check_parts(model, target, chosen)
+    layout, listed, classes = target.layout, target.listed, target.listed.classes
+    path, folder, denoiser = model.place.path, model.place.folder, next(iter(layout.parts))
+    for part in (*layout.parts, denoiser + SECOND):
+        place = layout.parts.get(part)
+        if part in classes and part not in chosen and not (place is not None and place.optional):
+            folder_of = place.folder if place and place.file else VAES if place else DENOISERS
+            add = f"add {folder_of}/{place.file}.safetensors" if place and place.file else f"add a file to {folder_of}/"
+            whole = f"a whole checkpoint; or a folder with the parts' files in {DENOISERS}/, {VAES}/ and {ENCODERS}/"
+            is_set = model.place.trainer == COMFY_SET
+            lacks = f"{path} has no {'file' if is_set else 'tensors'} of {part} ({classes[part]})"
+            raise UsageError(lacks, hint=add if is_set else f"name {whole}")
+        if part in chosen and part in classes and not (folder / part / _CONFIG).is_file():
+            raise UsageError(f"{folder} has no {part}/{_CONFIG}", hint="name the whole pipeline")
+    for part in (denoiser, denoiser + SECOND):
+        if part in chosen and part not in classes:
+            reason = f"{path} has {chosen[part].title}, but the pipeline {folder} has no {part}"
+            raise UsageError(reason, hint=target.other)
     parts = [
         (PipelinePart(part, listed.classes[part], True), source)
         for part, source in chosen.items() if part in listed.classes
@@ -92,33 +106,6 @@ def assembled(
     return Pipeline(replace(model, texts=texts), index, models, tuple(losses))
 
 
-def _check_parts(model: OpenModel, target: KnownPipeline, chosen: Mapping[str, PartSource]) -> None:
-    """Raises UsageError if a part that the table has is missing in the source, or its config in the pipeline."""
-    layout, classes = target.layout, target.listed.classes
-    path, folder, denoiser = model.place.path, model.place.folder, next(iter(layout.parts))
-    for part in (*layout.parts, denoiser + SECOND):
-        place = layout.parts.get(part)
-        if part in classes and part not in chosen and not (place is not None and place.optional):
-            lacks = "file" if model.place.trainer == COMFY_SET else "tensors"
-            raise UsageError(f"{path} has no {lacks} of {part} ({classes[part]})", hint=_where(model, place))
-        if part in chosen and part in classes and not (folder / part / _CONFIG).is_file():
-            raise UsageError(f"{folder} has no {part}/{_CONFIG}", hint="name the whole pipeline")
-    for part in (denoiser, denoiser + SECOND):
-        if part in chosen and part not in classes:
-            reason = f"{path} has {chosen[part].title}, but the pipeline {folder} has no {part}"
-            raise UsageError(reason, hint=target.other)
-
-
-def _where(model: OpenModel, place: PartPlace | None) -> str:
-    """The hint on a missing part."""
-    file = (
-        f"{place.folder}/{place.file}.safetensors" if place and place.file else f"{VAES}/" if place else f"{DENOISERS}/"
-    )
-    if model.place.trainer == COMFY_SET:
-        return f"add {file}"
-    return f"name a whole checkpoint; or a folder with the parts' files in {DENOISERS}/, {VAES}/ and {ENCODERS}/"
-
-
 def _part(
     part: PipelinePart, source: PartSource, folder: Path, target: KnownPipeline, losses: list[str]
 ) -> OpenModel:  # fmt: skip
@@ -133,7 +120,12 @@ def _part(
     if place is not None and place.spare:
         model = _without_spare(part, model, place, config, losses)
     if encodes and place is not None and not place.names and model.format != "gguf":
-        named = _encoder(model, place)
+        renamed = {new: old for old, new in place.renamed.items()}
+        tensors = {
+            next((old + name.removeprefix(new) for new, old in renamed.items() if name.startswith(new)), name): node
+            for name, node in model.logical.items() if name not in TOKENIZER_FILES
+        }  # fmt: skip
+        named = with_decoded(model, tensors)
     else:
         _check_model(part, source, model, place, target)
         named = under_folder_names(part, model)
@@ -160,16 +152,6 @@ def _check_model(
             f"{source.model.place.path} is {network.title}",
             hint=target.other,
         )
-
-
-def _encoder(model: OpenModel, place: PartPlace) -> OpenModel:
-    tensors: dict[str, LogicalTensor] = {}
-    for name, node in model.logical.items():
-        if name in TOKENIZER_FILES:
-            continue
-        new = next((old + name.removeprefix(n) for old, n in place.renamed.items() if name.startswith(n)), name)
-        tensors[new] = node
-    return with_decoded(model, tensors)
 
 
 def _without_spare(

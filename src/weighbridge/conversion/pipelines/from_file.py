@@ -4,7 +4,6 @@ single_files.toml has their places; the pipeline that `--config` names has every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +13,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.sniff import diffusion
 from weighbridge.conversion.pipelines.assembled import KnownPipeline, PartSource, assembled, listed_in
-from weighbridge.conversion.pipelines.places import PartPlace, places, prefixes_of_others
+from weighbridge.conversion.pipelines.places import places, prefixes_of_others
 from weighbridge.models.diffusion.comfy_set import VAES
 from weighbridge.models.diffusion.pipeline import Pipeline
 from weighbridge.models.model import OpenModel
@@ -37,12 +36,25 @@ def pipeline_of_file(model: OpenModel) -> Pipeline:
         hint = "--config needs a folder with the parts' files: diffusion_models/, vae/ and text_encoders/"
         raise UnsupportedError(f"no single file holds all parts of {denoiser.title}", hint=hint if layout else None)
     target = KnownPipeline(denoiser, layout, listed_in(model, denoiser, layout))
-    prefixes = _prefixes(model, layout.parts, denoiser.prefix)
-    by_part = {part: _names_below(model.stored, prefix, prefixes.values()) for part, prefix in prefixes.items()}
+    shapes = {entry.name: entry.shape for entry in model.index}
+    vaes = [match.prefix for match in diffusion.matches(shapes) if match.row.part == VAES]
+    prefixes = {part: place.prefix for part, place in layout.parts.items() if place.prefix}
+    prefixes |= {next(iter(layout.parts)): denoiser.prefix, **({VAES: vaes[0]} if vaes and VAES in prefixes else {})}
+    by_part = dict[str, dict[str, str]]()
+    for part, prefix in prefixes.items():  # names below a longer prefix are another part's
+        longer = tuple(other for other in prefixes.values() if len(other) > len(prefix) and other.startswith(prefix))
+        below = [name for name in model.stored if name.startswith(prefix) and not (longer and name.startswith(longer))]
+        by_part[part] = {name.removeprefix(prefix): name for name in below}
     for part, place in layout.parts.items():
         if by_part.get(part) and place.tokenizer and TEXT_ENCODERS + place.tokenizer in model.stored:
             by_part[part][place.tokenizer] = TEXT_ENCODERS + place.tokenizer
-    chosen = {part: _source(model, prefixes[part], names) for part, names in by_part.items() if names}
+    entries, place_of_parts, chosen = model.index.by_name, replace(model.place, trainer="", notes=()), {}
+    for part, names in by_part.items():
+        own = tuple(msgspec.structs.replace(entries[old], name=name) for name, old in names.items())
+        nodes = RenamedTensors(model.stored, names)
+        if own:
+            whole = OpenModel(place_of_parts, replace(model.index, entries=own), nodes=nodes)
+            chosen[part] = PartSource(f"{prefixes[part]}*", whole)
     used = {old for part, names in by_part.items() if part in target.listed.classes for old in names.values()}
     rest = Counter(name.partition(".")[0] for name in model.stored if name not in used)
     left = [
@@ -51,35 +63,6 @@ def pipeline_of_file(model: OpenModel) -> Pipeline:
         for front, count in rest.items()
     ]
     return assembled(model, target, chosen, left)
-
-
-def _prefixes(model: OpenModel, parts: Mapping[str, PartPlace], of_denoiser: str) -> dict[str, str]:
-    """The prefix of each part in the file."""
-    shapes = {entry.name: entry.shape for entry in model.index}
-    vaes = [match.prefix for match in diffusion.matches(shapes) if match.row.part == VAES]
-    first = next(iter(parts))
-    prefixes = {part: place.prefix for part, place in parts.items() if place.prefix} | {first: of_denoiser}
-    return prefixes | ({VAES: vaes[0]} if vaes and VAES in prefixes else {})
-
-
-def _names_below(names: Iterable[str], prefix: str, others: Iterable[str]) -> dict[str, str]:
-    """The names below a prefix, without it. Those below a longer prefix are another part's."""
-    longer = tuple(other for other in others if len(other) > len(prefix) and other.startswith(prefix))
-    return {
-        name.removeprefix(prefix): name
-        for name in names
-        if name.startswith(prefix) and not (longer and name.startswith(longer))
-    }
-
-
-def _source(model: OpenModel, prefix: str, names: Mapping[str, str]) -> PartSource:
-    entries = model.index.by_name
-    index = replace(
-        model.index, entries=tuple(msgspec.structs.replace(entries[old], name=name) for name, old in names.items())
-    )
-    place = replace(model.place, trainer="", notes=())
-    part = OpenModel(place, index, nodes=RenamedTensors(model.stored, names))
-    return PartSource(f"{prefix}*", part)
 
 
 def check_described(model: OpenModel) -> None:

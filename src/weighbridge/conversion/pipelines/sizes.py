@@ -3,7 +3,7 @@ another version of a model has the right class and the wrong numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -72,7 +72,8 @@ def check_sizes(
     row = sizes_of(class_name)
     if row is None:
         return False
-    shapes = _without_beginning({entry.name: entry.shape for entry in model.index}, row.below)
+    start = next((start for start in row.below if any(entry.name.startswith(start) for entry in model.index)), "")
+    shapes = {entry.name.removeprefix(start): entry.shape for entry in model.index}
     compared = False
     for size in row.sizes:
         declared = _value(size, config)
@@ -87,11 +88,6 @@ def check_sizes(
                     hint=hint,
                 )
     return compared
-
-
-def _without_beginning(shapes: Mapping[str, Shape], below: Iterable[str]) -> Mapping[str, Shape]:
-    start = next((start for start in below if any(name.startswith(start) for name in shapes)), "")
-    return {name.removeprefix(start): shape for name, shape in shapes.items()}
 
 
 def _value(size: Size, config: Mapping[str, Any]) -> Any:

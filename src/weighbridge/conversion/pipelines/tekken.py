@@ -21,13 +21,15 @@ def tekken_of(data: bytes, name: str) -> bytes | None:
         document: dict[str, Any] = decode(data, name, dict[str, Any], TOKENIZER_JSON)
         model, vocab = document["model"], document["model"]["vocab"]
         specials = {row["content"]: row["id"] for row in document["added_tokens"] if row["special"]}
-        pattern = _pattern(document["pre_tokenizer"])
+        split, characters = document["pre_tokenizer"]["pretokenizers"]  # as MistralConverter writes them
+        plain = split["behavior"] == "Isolated" and not split["invert"] and characters["type"] == "ByteLevel"
+        pattern = str(split["pattern"]["Regex"]) if plain and not characters["use_regex"] else ""
         by_id = {number: text for text, number in {**vocab, **specials}.items()}
         named = [by_id[number] for number in range(len(by_id))]
         alphabet = merges.BYTE_OF
         ranks = {bytes(alphabet[c] for c in text): rank for rank, text in enumerate(named[len(specials) :])}
         pairs = [tuple(pair) for pair in merges.split(model["merges"], name)]
-    except (KeyError, TypeError, AttributeError, WeighbridgeError):
+    except (KeyError, TypeError, ValueError, AttributeError, WeighbridgeError):
         return None
     in_front = set(named[: len(specials)]) == set(specials)
     if not (in_front and pattern and len(ranks) == len(named) - len(specials) and pairs == bpe_ranks.every(ranks)):
@@ -37,10 +39,3 @@ def tekken_of(data: bytes, name: str) -> bytes | None:
     size = {"default_vocab_size": len(named), "default_num_special_tokens": len(specials)}
     config = {"pattern": pattern, "num_vocab_tokens": len(ranks), **size}
     return json.dumps({"config": config, "vocab": tokens, "special_tokens": controls}).encode()
-
-
-def _pattern(steps: dict[str, Any]) -> str:
-    """The regular expression of a pre-tokenizer that splits by it and takes bytes, as MistralConverter writes it."""
-    split, characters = steps["pretokenizers"]
-    plain = split["behavior"] == "Isolated" and not split["invert"] and characters["type"] == "ByteLevel"
-    return str(split["pattern"]["Regex"]) if plain and not characters["use_regex"] else ""
