@@ -23,7 +23,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
-_TIME = re.compile(r"\bin \d+\.\d+ ?s\b")  # the only part of the outputs that a machine decides
+#: The only part of the outputs that a machine decides: a time, and the rate that follows unless it was short.
+_TIME = re.compile(r"\bin \d+(\.\d+)? ?s\b(, [\d.]+ [kMG]?B/s)?")
 
 
 def make_inputs(folder: Path) -> None:
