@@ -32,8 +32,10 @@ from weighbridge.fitting.placement import Placement, WeightBytes, most_layers, p
 from weighbridge.fitting.quality import PublishedLoss, quality
 from weighbridge.fitting.runtimes import RUNTIMES, VLLM_SHARE, Runtime, cache_for
 from weighbridge.fitting.weights import GgufModel, gguf_model
+from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
 from weighbridge.models.llamacpp.towers import is_mmproj
+from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_headers
 
 SCHEMA: Final = "weighbridge/fit/1"
@@ -123,7 +125,9 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         model, adapters = gguf_model(opened), opened.place.adapters
         reads = {LLAMA_CPP: engine.llama_cpp, MLX_LM: engine.name == "mlx"}.get(client_of(opened))
         loading = loads(opened) if reads else None
+        apart = [*_uncounted(opened)] if engine.llama_cpp and options.mmproj is None else []
     notes = [*target.notes, *filter(None, (engine.default_note if options.parallel is None else "", engine.note))]
+    notes += apart
     notes += [f"sizes are those with {path} merged in; a separate adapter adds its size" for path in adapters]
     length = model.keys.get(f"{model.architecture}.context_length")
     trained = length if isinstance(length, int) and length > 0 else None
@@ -147,6 +151,20 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
     settings = engine.settings(tokens, options.parallel, cache_type, options.flash_attention, options.ubatch)
     estimate = _Estimate(str(path), model, target, engine, settings, tokens, trained, tuple(notes), projector)
     return estimate.report(options.type)
+
+
+def _uncounted(model: OpenModel) -> Iterator[str]:
+    """Yields a note on towers, which a language model's GGUF doesn't have."""
+    if model.format == "gguf":
+        names = {*model.place.names()} - {file.name for file in model.place.weights}
+        for name in sorted(name for name in names if "mmproj" in name and name.endswith(".gguf")):
+            yield f"{name} next to the model isn't counted: --mmproj adds its projector"
+        return
+    starts = model.family.ignored_prefixes(model.sizes)
+    sizes = [entry.nbytes for entry in model.index if entry.name.startswith(starts)]
+    if sizes and projector_of_hf(model.config) is not None:
+        parts = f"{plural(len(sizes), 'tensor')} ({sum(sizes):,} bytes)"
+        yield f"{parts} of towers aren't counted, which a GGUF has in a file of its own: --mmproj adds it"
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:

@@ -15,6 +15,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.io.location import open_source
 from weighbridge.models.jsonfile import oversized
+from weighbridge.models.transform.text_config import text_of_config
 
 
 def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
@@ -60,6 +61,5 @@ def chat_template(folder: Path) -> str | None:
 
 
 def text_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the language model: the config, updated with `text_config` of a multimodal model."""
-    inner = config.get("text_config") or config.get("llm_config") or config.get("language_config")
-    return config | inner if isinstance(inner, dict) else config
+    """Returns the settings of the language model: the config, updated with the language model's of a multimodal one."""
+    return {**config, **text_of_config(config)}

@@ -22,6 +22,7 @@ from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.mlxlm.towers import is_of_mlx_vlm
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
+from weighbridge.models.transform.text_config import text_of_config
 from weighbridge.shipping.model import has_towers, in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
@@ -63,7 +64,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         found = find_towers(request.path, model, options.mmproj)
     if found.path is not None:
         extra.insert(0, ("--mmproj", found.path.absolute()))
-    fitted, notes = _fit(request)
+    fitted, notes = _fit(request, found.path)
     notes = (*found.notes, *notes)
     o = request.options
     arguments = ["llama-server", "-m", str(weights)]
@@ -98,13 +99,13 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     return text_plan(report, options.output, options.launcher or "text", options.overwrite)
 
 
-def _fit(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
-    """Returns the report of `wb fit` and its notes; None if it has no rule for the model."""
+def _fit(request: ShipRequest, mmproj: Path | None) -> tuple[FitReport | None, tuple[str, ...]]:
+    """Returns the report of `wb fit` and its notes; None if it has no rule for the model or its projector."""
     o = request.options
     try:
         report = fit(
             request.path, device=o.device, context=o.context, parallel=o.parallel, cache_type=o.cache_type,
-            arch_file=o.arch_file,
+            arch_file=o.arch_file, mmproj=mmproj,
         )  # fmt: skip
     except (UnsupportedError, FormatError) as error:
         return None, (f"no settings by wb fit: {error.message}",)
@@ -209,10 +210,9 @@ def _vllm_checks(model: OpenModel) -> Iterator[ShipCheck]:
 def quantization_method(config: Mapping[str, Any], quant_config: Mapping[str, Any] | None = None) -> Any:
     """Returns the method in config.json, searched like in vLLM; "MLX" for mlx-lm's packing. `quant_config`:
     hf_quant_config.json."""
-    text = config.get("text_config")
     if "quantization" in config and "quant_method" not in (config.get("quantization_config") or {}):
         return "MLX"
-    settings = config.get("quantization_config") or (text if isinstance(text, dict) else {}).get("quantization_config")
+    settings = config.get("quantization_config") or text_of_config(config).get("quantization_config")
     settings = settings or config.get("compression_config") or (quant_config or {}).get("quantization")
     if not isinstance(settings, dict):
         return None

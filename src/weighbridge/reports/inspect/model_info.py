@@ -17,6 +17,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.io.location import RemotePath
 from weighbridge.models.arch.size_keys import SIZE_KEYS
+from weighbridge.models.transform.text_config import text_of_config
 from weighbridge.reports import sidecars
 from weighbridge.reports.inspect.adapter_info import AdapterInfo
 
@@ -197,16 +198,19 @@ def _folder_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def quantization(config: Mapping[str, Any]) -> Quantization | None:
-    """Returns a config's quantization settings, or those of its language model. MLX writes `quantization` (and a copy
-    without `quant_method`)."""
+    """Returns a config's quantization settings, or those of its language model."""
+    return _quantization(config) or _quantization(text_of_config(config))
+
+
+def _quantization(config: Mapping[str, Any]) -> Quantization | None:
+    """MLX writes `quantization` (and a copy without `quant_method`)."""
     mlx = config.get("quantization")
     if isinstance(mlx, Mapping) and "bits" in mlx:
         mode = mlx.get("mode", "affine")
         return _describe(f"mlx-{mode}", mlx.get("bits"), mlx.get("group_size"))
     configured = config.get("quantization_config")
     if not isinstance(configured, Mapping):
-        part = config.get("text_config")
-        return quantization({**part, "text_config": None}) if isinstance(part, Mapping) else None
+        return None
     method = str(
         configured.get("quant_method")
         or configured.get("quant_algo")
