@@ -42,16 +42,18 @@ def prove(src: str | os.PathLike[str], dst: str | os.PathLike[str], options: Pro
         pair = towers.towers_of_pair(a, b)
         checks = [*(towers.checks(*pair) if pair else fields.checks(a, b))]
         notes: list[str] = []
+        folded: bool | None = None
         if not options.static:
             tensors = values.check(*(pair or (a, b)), options.jobs, progress)
             checks.append(tensors.check)
+            folded = tensors.folded
             notes += tensors.notes
             if options.run and pair:
                 checks += images.checks(*pair, tensors.bounds)
             elif options.run:
                 checks += running.checks(a, b, tensors.bounds, running.Amounts(tokens, text), progress)
                 notes += running.notes(a, b)
-        checks = fields.settled(checks)
+        checks = fields.settled(checks, folded)
         verdicts = {check.verdict for check in checks}
         verdict: Literal["same", "different", "incomplete"] = "different"
         if "different" not in verdicts:
