@@ -125,7 +125,10 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         model, adapters = gguf_model(opened), opened.place.adapters
         reads = {LLAMA_CPP: engine.llama_cpp, MLX_LM: engine.name == "mlx"}.get(client_of(opened))
         loading = loads(opened) if reads else None
-        apart = [*_uncounted(opened)] if engine.llama_cpp and options.mmproj is None else []
+        parted = opened.format == "gguf" or any(
+            key.endswith("_config") or key.startswith("mm_") for key in opened.config
+        )
+        apart = [*_uncounted(opened)] if parted and engine.llama_cpp and options.mmproj is None else []
     notes = [*target.notes, *filter(None, (engine.default_note if options.parallel is None else "", engine.note))]
     notes += apart
     notes += [f"sizes are those with {path} merged in; a separate adapter adds its size" for path in adapters]

@@ -19,13 +19,13 @@ def module_tensors(model: OpenModel, canonical: bool) -> dict[str, LogicalTensor
     `canonical` under those of the family, if it has some. The files stay open with the model."""
     if model.format == "gguf" or "modules.json" not in model.place.names():
         return {}
-    named = canonical_modules(model) if canonical else {}
+    renamed = canonical_modules(model) if canonical else {}
     out: dict[str, LogicalTensor] = {}
     for folder in dense_folders(model.place.read):
         path = next((path for name in _FILES if (path := model.place.folder / folder / name).is_file()), None)
         tensors = {} if path is None else open_weights(path).logical
         stored = {f"{folder}.{name}": node for name, node in tensors.items()}
-        out |= {named.get(name, name): node for name, node in stored.items()}
+        out |= {renamed.get(name, name): node for name, node in stored.items()}
     return out
 
 

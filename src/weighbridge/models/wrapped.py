@@ -18,7 +18,6 @@ from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
-from weighbridge.models.whisper.forms import WhisperForm, form_of
 
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
@@ -98,9 +97,8 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
     if left == right:
         return a, b
-    forms = form_of(a), form_of(b)
-    if forms[0] is not None and forms[1] is not None and forms[0] != forms[1]:
-        return _as_openai(a, forms[0]), _as_openai(b, forms[1])
+    if (whispers := _under_openai_names(a, b)) is not None:
+        return whispers
     first, second = (
         from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
         for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])
@@ -108,15 +106,21 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     return first, second
 
 
-def _as_openai(model: OpenModel, form: WhisperForm) -> OpenModel:
-    """A Whisper under OpenAI's names; unchanged if it isn't whole."""
-    from weighbridge.models.whisper.source import read  # late: only a Whisper needs it
+def _under_openai_names(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel] | None:
+    """Two Whispers of different forms under OpenAI's names; None for others, and if one isn't whole."""
+    from weighbridge.models.whisper.forms import form_of  # late: only comparisons ask
+
+    first, second = form_of(a), form_of(b)
+    if first is None or second is None or first == second:
+        return None
+    from weighbridge.models.whisper.source import read
     from weighbridge.tensors.nodes import as_node
 
     with suppress(WeighbridgeError):
-        tensors = read(model, form, tokenizer=False).tensors
-        return with_nodes(model, {name: as_node(tensor) for name, tensor in tensors.items()})
-    return model
+        pair = read(a, first, tokenizer=False).tensors, read(b, second, tokenizer=False).tensors
+        left, right = ({name: as_node(tensor) for name, tensor in tensors.items()} for tensors in pair)
+        return with_nodes(a, left), with_nodes(b, right)
+    return None
 
 
 def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:

@@ -72,12 +72,12 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
-    found, missing = config_of_mlx_vlm(model, names, any(name.endswith("lm_head.weight") for name in draft.tensors))
+    settings, missing = config_of_mlx_vlm(model, names, any(name.endswith("lm_head.weight") for name in draft.tensors))
     draft.losses += [
         Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
         for key in missing
     ]
-    config = {**found, **quantization_config(modules, overall, each=False)}
+    config = {**settings, **quantization_config(modules, overall, each=False)}
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in tensors.values()))
     return draft

@@ -245,9 +245,9 @@ def _with_modules(
     for model, other, view in ((a, b, left), (b, a, right)):
         tensors = module_tensors(model, dialect == "canonical")
         if tensors and other.format == "gguf":
-            known = canonical_modules(other).values()
-            notes += tuple(f"not compared: {name}, for which the GGUF has no place" for name in tensors.keys() - known)
-            tensors = {name: node for name, node in tensors.items() if name in known}
+            places = canonical_modules(other).values()
+            notes += tuple(f"not compared: {name}, for which the GGUF has no place" for name in tensors.keys() - places)
+            tensors = {name: node for name, node in tensors.items() if name in places}
         views.append({**view, **tensors})
     return views[0], views[1], notes
 

@@ -17,7 +17,6 @@ from weighbridge.base.records import dataclass
 from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.io.location import RemotePath
 from weighbridge.models.arch.size_keys import SIZE_KEYS
-from weighbridge.models.transform.text_config import text_of_config
 from weighbridge.reports import sidecars
 from weighbridge.reports.inspect.adapter_info import AdapterInfo
 
@@ -199,7 +198,7 @@ def _folder_tokenizer(folder: Path) -> Tokenizer | None:
 
 def quantization(config: Mapping[str, Any]) -> Quantization | None:
     """Returns a config's quantization settings, or those of its language model."""
-    return _quantization(config) or _quantization(text_of_config(config))
+    return _quantization(config) or _quantization(sidecars.part_of_text(config))
 
 
 def _quantization(config: Mapping[str, Any]) -> Quantization | None:

@@ -85,8 +85,8 @@ def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: P
     """Returns the relations of open models. `paths`: in the order of `models`."""
     forms = [form_of(model) for model in models]
     others = [next((m for m, f in zip(models, forms, strict=True) if f != form), models[0]) for form in forms]
-    named = [named_alike(model, other)[0] for model, other in zip(models, others, strict=True)]
-    models, notes = with_borrowed_configs(named)
+    renamed = [named_alike(model, other)[0] for model, other in zip(models, others, strict=True)]
+    models, notes = with_borrowed_configs(renamed)
     if len(models) == 2:
         models = [*alike(*models)]
     with_gguf = any(model.format == "gguf" for model in models)

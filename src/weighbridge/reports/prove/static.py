@@ -32,8 +32,8 @@ _SHOWN: Final = 60  # characters of a value
 
 def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
     """Returns the checks of settings and tokenizer, except of what neither model has."""
-    if found := whisper.checks(a, b):
-        return found
+    if of_whispers := whisper.checks(a, b):
+        return of_whispers
     failures = []
     source, target = loads(a), loads(b)
     weights_only = a.format != "gguf" and not a.config  # no program is known that runs them
@@ -84,10 +84,10 @@ def _settings(a: OpenModel, b: OpenModel) -> Iterator[ProveCheck]:
         keys = tuple(f"{key}: {_short(str(value))}" for key, value in listed)
         yield ProveCheck("settings", "not-checked", f"not compared: {error.message}", keys)
         return
-    found = settings.differences(source, target)
-    lost = [loss for loss in folder_losses(a, b) if not any(d.named_in(loss) for d in found)]
-    factors = [d for d in found if d.setting.partition("[")[0] in _factors(a, b)]
-    differences = [d for d in found if d not in factors]
+    every = settings.differences(source, target)
+    lost = [loss for loss in folder_losses(a, b) if not any(d.named_in(loss) for d in every)]
+    factors = [d for d in every if d.setting.partition("[")[0] in _factors(a, b)]
+    differences = [d for d in every if d not in factors]
     details = [*(_difference_text(difference, source) for difference in differences), *lost]
     details += [text for text in stated if not any(text.partition(": ")[0].endswith(d.source) for d in differences)]
     if details:
@@ -96,8 +96,8 @@ def _settings(a: OpenModel, b: OpenModel) -> Iterator[ProveCheck]:
         message = "both state the same, but mlx-vlm reads the folder: compare it with the folder that it was made of"
         yield ProveCheck("settings", "not-checked", message)
     else:
-        known = count if for_mlx_vlm else len(source.values) - len(factors)
-        message = f"{plural(known, 'setting')} mean the same to {target.reader}"
+        number = count if for_mlx_vlm else len(source.values) - len(factors)
+        message = f"{plural(number, 'setting')} mean the same to {target.reader}"
         yield ProveCheck("settings", "same", message)
     if factors:
         message = f"{plural(len(factors), 'other factor')}, which weights may have in them"

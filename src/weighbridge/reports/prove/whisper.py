@@ -40,4 +40,6 @@ def _tokens(a: OpenModel, b: OpenModel, x: WhisperModel, y: WhisperModel) -> Pro
         return ProveCheck("tokenizer", "not-checked", f"{bare[0]} has no tokens to compare")
     if [*x.tokens] == [*y.tokens]:
         return ProveCheck("tokenizer", "same", f"{plural(len(x.tokens), 'token')} are equal")
-    return ProveCheck("tokenizer", "different", f"{len(x.tokens):,} and {len(y.tokens):,} tokens differ")
+    return ProveCheck(
+        "tokenizer", "different", f"{plural(len(x.tokens), 'token')} and {plural(len(y.tokens), 'token')} differ"
+    )
