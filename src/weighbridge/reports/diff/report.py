@@ -184,7 +184,7 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
     """Returns the dialect, both models under its names, and notes."""
     if names in ("stored", "logical"):
         return names, getattr(a, names), getattr(b, names), ()
-    if names == "auto" and _shapes(a) == _shapes(b):
+    if names == "auto" and _shapes(a) == _shapes(b) and not _laid_out_apart(a, b):
         return "logical", a.logical, b.logical, ()
     try:
         a, b = read_alike(a, b)
@@ -194,6 +194,16 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
         if names == "canonical":
             raise
         return "logical", a.logical, b.logical, (f"compared by logical names: {error.message}",)
+
+
+def _laid_out_apart(a: OpenModel, b: OpenModel) -> bool:
+    """Returns whether two GGUFs are read by different tables, which may lay out the same rows differently: a GLM-4V's
+    and a GLM-4's."""
+    if (a.format, b.format) != ("gguf", "gguf"):
+        return False
+    with suppress(WeighbridgeError):
+        return a.family.name != b.family.name
+    return False
 
 
 def _shapes(model: OpenModel) -> dict[str, Shape]:
