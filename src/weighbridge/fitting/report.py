@@ -128,7 +128,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         parted = opened.format == "gguf" or any(
             key.endswith("_config") or key.startswith("mm_") for key in opened.config
         )
-        apart = [*_uncounted(opened)] if parted and engine.llama_cpp and options.mmproj is None else []
+        apart = [*uncounted_towers(opened)] if parted and engine.llama_cpp and options.mmproj is None else []
     notes = [*target.notes, *filter(None, (engine.default_note if options.parallel is None else "", engine.note))]
     notes += apart
     notes += [f"sizes are those with {path} merged in; a separate adapter adds its size" for path in adapters]
@@ -156,7 +156,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
     return estimate.report(options.type)
 
 
-def _uncounted(model: OpenModel) -> Iterator[str]:
+def uncounted_towers(model: OpenModel) -> Iterator[str]:
     """Yields a note on towers, which a language model's GGUF doesn't have."""
     if model.format == "gguf":
         names = {*model.place.names()} - {file.name for file in model.place.weights}
@@ -167,7 +167,7 @@ def _uncounted(model: OpenModel) -> Iterator[str]:
     sizes = [entry.nbytes for entry in model.index if entry.name.startswith(starts)]
     if sizes and projector_of_hf(model.config) is not None:
         parts = f"{plural(len(sizes), 'tensor')} ({sum(sizes):,} bytes)"
-        yield f"{parts} of towers aren't counted, which a GGUF has in a file of its own: --mmproj adds it"
+        yield f"{parts} of towers aren't counted: --mmproj adds the file that a GGUF's towers are in"
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:

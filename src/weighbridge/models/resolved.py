@@ -143,7 +143,7 @@ class ResolvedModel:
     @cached_property
     def folds(self) -> bool:
         """Whether a GGUF may have other values than a folder that compute the same: the config's factors multiplied in,
-        what the class normalizes at run time, products of tensors that a folder has separately."""
+        rows that the class normalizes at run time, products of tensors that a folder has separately."""
         vias = (via for row in self.family.rows.values() for via in row.layouts.values())
         return bool(self.family.folded or self.family.products) or any(via.row.normalizes for via in vias)
 

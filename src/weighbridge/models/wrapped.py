@@ -97,7 +97,7 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
     if left == right:
         return a, b
-    if (whispers := _under_openai_names(a, b)) is not None:
+    if (whispers := under_openai_names(a, b)) is not None:
         return whispers
     first, second = (
         from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
@@ -106,7 +106,7 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     return first, second
 
 
-def _under_openai_names(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel] | None:
+def under_openai_names(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel] | None:
     """Two Whispers of different forms under OpenAI's names; None for others, and if one isn't whole."""
     from weighbridge.models.whisper.forms import form_of  # late: only comparisons ask
 

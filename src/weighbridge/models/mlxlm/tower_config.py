@@ -75,7 +75,7 @@ def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
 def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tuple[dict[str, Any], list[str]]:
     """Returns a folder's config.json with the keys that mlx-vlm's class reads, and those that no spelling has.
     transformers 5 has the language model's in an object, and other types of rotary settings. `has_head`: whether the
-    output is a tensor apart from the embedding."""
+    output has a matrix."""
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }

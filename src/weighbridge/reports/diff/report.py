@@ -147,8 +147,8 @@ def compare(
 def compare_folded(
     a: OpenModel, b: OpenModel, *, jobs: int | None = None, progress: Progress | None = None
 ) -> Comparison | None:
-    """Compares two folders of which a class multiplies weights, or normalizes them, when it runs: the weights of both
-    as in a GGUF, which has the results. None for other models."""
+    """Compares two folders whose class multiplies or normalizes weights when it runs: the weights of both as in a
+    GGUF, which has the results. None for other models."""
     with suppress(WeighbridgeError):
         folds = a.resolved.folds or b.resolved.folds
         if folds and "gguf" not in (a.format, b.format) and a.family.gguf == b.family.gguf:

@@ -67,8 +67,8 @@ def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: 
 
 
 def relate_folded(a: Sampler, b: Sampler) -> LineagePair:
-    """Returns the relation of two models. They are the same if they differ only by what a class multiplies in or
-    normalizes when it runs, which one of them may have in its weights."""
+    """Returns the relation of two models. They are the same if they differ only by factors and normalization
+    that their class applies when it runs, and that one of them may have in its weights."""
     pair = relate(a, b)
     if pair.relation in (*APART, "same"):
         return pair
@@ -138,7 +138,7 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
         for name, model in samplers.items()
         if not model.by_table and any(other.by_table for other in samplers.values())
     ]
-    notes += _uncompared_parts(samplers)
+    notes += uncompared_parts(samplers)
     notes += dependent_notes(sums, composites)
     tree = branches(list(distinct), between, {m.name: [p.name for p in m.parents] for m in models}, same)
     return LineageReport(
@@ -146,7 +146,7 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
     )
 
 
-def _uncompared_parts(samplers: Mapping[str, Sampler]) -> Iterator[str]:
+def uncompared_parts(samplers: Mapping[str, Sampler]) -> Iterator[str]:
     """Yields notes on towers and other parts of models, if others have none."""
     parts = {name: model.model.resolved.report.apart for name, model in samplers.items() if model.by_table}
     if not all(parts.values()):

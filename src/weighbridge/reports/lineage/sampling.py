@@ -175,11 +175,11 @@ def sampler_of(model: OpenModel, name: str, *, with_gguf: bool) -> Sampler:
         raise UnsupportedError(
             f"{model.place.path} has no weight matrices to compare", hint="wb inspect lists its tensors"
         )
-    chosen = {place: extras[place] for place in chosen_extras(extras)} | dict(_chosen_others(model, by_table))
+    chosen = {place: extras[place] for place in chosen_extras(extras)} | dict(chosen_others(model, by_table))
     return Sampler(name, model, matrices, chosen, by_table)
 
 
-def _chosen_others(model: OpenModel, by_table: bool) -> Iterator[tuple[Place, LogicalTensor]]:
+def chosen_others(model: OpenModel, by_table: bool) -> Iterator[tuple[Place, LogicalTensor]]:
     """Yields some tensors of other parts, such as towers: those whose names have the least checksums, which are mostly
     the same for two models with other numbers of them."""
     names = sorted(model.resolved.others, key=lambda name: crc32(name.encode())) if by_table else []

@@ -120,10 +120,10 @@ def compare_samples(x: Sample, y: Sample) -> State:
         return "to b" if to_y else "to a"
     if lossy:
         return "within"
-    return "equal" if to_y or _is_rounding(x, y) else "changed"
+    return "equal" if to_y or is_rounding(x, y) else "changed"
 
 
-def _is_rounding(x: Sample, y: Sample) -> bool:
+def is_rounding(x: Sample, y: Sample) -> bool:
     """Whether rows differ only by rounding: of factors multiplied in, in F32, and of results to the coarser type."""
     from weighbridge.tensors.likeness import unexplained
 

@@ -48,7 +48,7 @@ def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
 
 def settled(checks: list[ProveCheck], folded: bool | None = None) -> list[ProveCheck]:
     """Returns the checks after tensors and the tokens of texts were compared. `folded`: whether tensors are the same
-    only with the config's factors multiplied in, so that other factors are no difference; None if tensors weren't
+    only with the config's factors multiplied in, so that other factors don't count; None if tensors weren't
     compared. If the tokens are equal, the pre-tokenizer's name needs no check; if not, the tokenizers differ even if
     their tables are equal."""
     if folded is not None:

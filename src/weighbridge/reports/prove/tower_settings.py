@@ -1,4 +1,4 @@
-"""Compares the settings of a folder that mlx-vlm reads with those of another folder, towers included.
+"""Compares the settings of two folders, one of mlx-vlm, towers included.
 
 mlx-vlm's classes read the config.json of Hugging Face, some under other keys (towers.toml). A folder of mlx-vlm must
 have the keys that a conversion of the other folder writes; two folders of mlx-vlm must have the same.

@@ -156,7 +156,7 @@ def _fault(change: TensorChange, comparison: Comparison) -> str:
         wrong = "" if error <= bound else f"NMSE {error:.3g}, {source} to {target} explains {bound:.3g}"
     else:
         count = 0 if change.broken else count_unexplained(x, y, rounded)
-        wrong = f"{plural(count, 'value')} further apart than rounding to {rounded}, NMSE {error:.3g}" if count else ""
+        wrong = f"{plural(count, 'value')} differ by more than rounding to {rounded}, NMSE {error:.3g}" if count else ""
     if change.broken:
         wrong += f"{', ' if wrong else ''}{plural(change.broken, 'value', 'are')} NaN or Inf on one side"
     return f"{change.name}: {wrong}" if wrong else ""
