@@ -91,6 +91,12 @@ def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
     return _from_mlx_vlm(model) or (model, [])
 
 
+def for_the_table(model: OpenModel) -> OpenModel:
+    """Returns the model under names that its family's table has, with a note: a folder of mlx-vlm is renamed."""
+    named, notes = without_mlx_names(model)
+    return replace(named, place=replace(named.place, notes=(*notes, *named.place.notes))) if notes else model
+
+
 def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     """Two models to compare, unless both have the same names and shapes: folders of mlx-vlm under Hugging Face's names,
     those of mlx-lm with the layers that they have."""

@@ -19,10 +19,11 @@ from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
 from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads, packaging
 from weighbridge.models.llamacpp.companions import find_towers
+from weighbridge.models.llamacpp.towers import has_towers
 from weighbridge.models.mlxlm.towers import is_of_mlx_vlm
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import has_towers, in_place, is_gguf_with_adapters, refuse_modelfile
+from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -63,7 +64,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         found = find_towers(request.path, model, options.mmproj)
     if found.path is not None:
         extra.insert(0, ("--mmproj", found.path.absolute()))
-    fitted, notes = _fit(request)
+    fitted, notes = _fit(request, found.path)
     notes = (*found.notes, *notes)
     o = request.options
     arguments = ["llama-server", "-m", str(weights)]
@@ -98,13 +99,13 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     return text_plan(report, options.output, options.launcher or "text", options.overwrite)
 
 
-def _fit(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
+def _fit(request: ShipRequest, mmproj: Path | None) -> tuple[FitReport | None, tuple[str, ...]]:
     """Returns the report of `wb fit` and its notes; None if it has no rule for the model."""
     o = request.options
     try:
         report = fit(
             request.path, device=o.device, context=o.context, parallel=o.parallel, cache_type=o.cache_type,
-            arch_file=o.arch_file,
+            arch_file=o.arch_file, mmproj=mmproj,
         )  # fmt: skip
     except (UnsupportedError, FormatError) as error:
         return None, (f"no settings by wb fit: {error.message}",)

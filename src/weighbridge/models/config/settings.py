@@ -237,13 +237,18 @@ def _defaults_without_rule(family: Family) -> tuple[str, ...]:
 
 
 def ruled_words(family: Family) -> set[str]:
-    """Returns the words of all rules that read a config: key-values, sizes, kinds of layers."""
+    """Returns the words of all rules that read a config."""
+    return {word for text in ruled_texts(family) for word in words_of(text)}
+
+
+def ruled_texts(family: Family) -> list[str]:
+    """Returns the expressions of all rules that read a config: key-values, sizes, kinds of layers."""
     texts = [text for row in rules(family).keys for text in (*row.config, row.others, *row.when)]
     texts += [text for size in family.sizes.values() for text in size.hf]
     texts += [text for layer_set in family.layer_sets.values() for text in layer_set.hf]
     texts += [text for a in family.architectures.values() for text in a.full_layers]
     rule_keys = (getattr(rule, "KEYS", ()) for rule in family_rules(family.document.config_rules))
-    return {word for text in texts for word in words_of(text)}.union(*rule_keys)
+    return [text for text in (*texts, *(key for keys in rule_keys for key in keys)) if text]
 
 
 def words_of(text: str) -> list[str]:

@@ -65,12 +65,20 @@ def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: 
 
 def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: Progress | None = None) -> LineageReport:
     """Returns the relations of open models. `paths`: in the order of `models`."""
-    models, notes = with_borrowed_configs([named_alike(model, models[0])[0] for model in models])
+    models, notes = with_borrowed_configs([_named_like_others(model, models) for model in models])
     with_gguf = any(model.format == "gguf" for model in models)
     names = _names(paths, models)
     samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, models, strict=True)}
     report = relate_all(samplers, paths, progress)
     return replace(report, notes=(*notes, *report.notes))
+
+
+def _named_like_others(model: OpenModel, models: Sequence[OpenModel]) -> OpenModel:
+    """Returns a folder of MLX under its family's names if one of the models has other names."""
+    if model.index.metadata.get("format") != "mlx":
+        return model
+    renamed = (named_alike(model, other)[0] for other in models)
+    return next((named for named in renamed if named is not model), model)
 
 
 def _names(paths: Sequence[Path], models: Sequence[OpenModel]) -> list[str]:
