@@ -161,3 +161,22 @@ def test_choose_names_only_programs_that_run_the_model(tmp_path: Path) -> None:
     wb.convert(tmp_path / "whisper", tmp_path / "ggml-tiny.bin")
     with pytest.raises(UnsupportedError, match="Whisper"):
         wb.choose(tmp_path / "ggml-tiny.bin")
+
+
+def test_the_hub_gets_both_files_and_the_right_task(forms: Path, tmp_path: Path) -> None:
+    (mmproj,) = (forms / "pair").glob("mmproj-*.gguf")
+    reports = {form: wb.plan_ship("hub", forms / form, "me/eye").report for form in ("model", "mlx", "pair", "adapter")}
+    assert [*reports["pair"].text.splitlines()].count('pipeline_tag: "image-text-to-text"') == 1
+    assert f"| {mmproj.name} | F16 |" in reports["pair"].text
+    assert 'pipeline_tag: "image-text-to-text"' in reports["model"].text
+    assert reports["mlx"].run == ("mlx_vlm.chat --model me/eye",)
+    assert 'base_model: "org/model"\nbase_model_relation: "adapter"' in reports["adapter"].text
+    assert reports["adapter"].run == ("vllm serve org/model --enable-lora --lora-modules eye=me/eye",)
+    alone = wb.plan_ship("hub", forms / "pair" / "pair.gguf", "me/eye").report
+    assert any(f"{mmproj.name} isn't uploaded" in note for note in alone.notes)
+    whisper_files.folder(tmp_path / "whisper")
+    wb.convert(tmp_path / "whisper", tmp_path / "ggml-tiny.bin")
+    heard = wb.plan_ship("hub", tmp_path / "ggml-tiny.bin", "me/ear").report
+    assert 'pipeline_tag: "automatic-speech-recognition"' in heard.text
+    assert heard.run[-1] == "whisper-cli -m ggml-tiny.bin -f AUDIO.wav"
+    assert "divergence" not in heard.text

@@ -19,6 +19,7 @@ from weighbridge.io.filesystem import check_link
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import lacks_encoder, projector_of_gguf, projector_of_hf, projectors
 from weighbridge.models.arch.tables.expression import OF_TENSORS, ArchView
+from weighbridge.models.config.keys import rules
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
 from weighbridge.models.model import OpenModel, open_weights
@@ -153,6 +154,13 @@ def has_towers(model: OpenModel) -> bool:
     if model.format == "gguf" or (family := projector_of_hf(model.config)) is None:
         return False
     return not lacks_encoder(family, model.index.by_name)
+
+
+def senses_of(model: OpenModel) -> frozenset[str]:
+    """The senses of a folder's towers: vision, audio, and gen (it speaks); empty without towers."""
+    if not has_towers(model) or (family := projector_of_hf(model.config)) is None:
+        return frozenset()
+    return frozenset(row.key(family.gguf).split(".")[1] for row in rules(family).keys) & {"vision", "audio", "gen"}
 
 
 def is_mmproj(model: OpenModel) -> bool:
