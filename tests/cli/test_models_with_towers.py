@@ -119,6 +119,16 @@ def test_a_pair_stays_a_pair(command: list[str], forms: Path, tmp_path: Path) ->
     assert not (tmp_path / "none").exists()
 
 
+def test_the_command_that_runs_a_gguf_names_its_projector(
+    forms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mmproj,) = (forms / "pair").glob("mmproj-*.gguf")
+    for line in (["quantize", "{}", "q.gguf", "Q8_0"], ["merge", "{}", "m.gguf"], ["convert", "{}", "c.gguf"]):
+        target = tmp_path / line[2]
+        assert main([line[0], str(forms / "pair"), str(target), *line[3:]]) == 0
+        assert f"run it: llama-server -m {target} --mmproj {mmproj}" in capsys.readouterr().err
+
+
 def test_memory_of_the_projector_is_counted_or_named(forms: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = forms / "pair"
     (mmproj,) = pair.glob("mmproj-*.gguf")

@@ -11,10 +11,12 @@ from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.io.location import RemotePath
+from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.models.clients import mlx_verdict
+from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.rules import accepts, all_findings
 from weighbridge.models.mlxlm.towers import table
+from weighbridge.models.model import OpenModel
 from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 
@@ -36,7 +38,9 @@ def how_to_run(plan: Plan) -> str | None:
         if len(parts) < len(indexes):
             first, *_, mmproj = (str(path / file.name) for file in plan.files)
             return run_line(f"{kind} with mmproj", first, mmproj=mmproj)
-        return run_line(kind, str(path / plan.files[0].name if plan.folder else path))
+        written = str(path / plan.files[0].name if plan.folder else path)
+        mmproj = _projector(plan) if kind == "gguf" else None
+        return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj or "")
     if plan.format not in ("mlx", "hf"):
         return None
     config = _config(plan)
@@ -53,6 +57,15 @@ def how_to_run(plan: Plan) -> str | None:
             return run_line("mlx with towers", str(plan.target))
         loads = mlx_verdict(config, shapes).accepts is True
     return run_line(plan.format, str(plan.target)) if loads else None
+
+
+def _projector(plan: Plan) -> str | None:
+    """Returns the mmproj file of the GGUF that a plan reads, which the GGUF that it writes has, too."""
+    source = plan.model
+    if not isinstance(source, OpenModel) or source.format != "gguf" or is_remote(source.place.path):
+        return None
+    towers = find_towers(source.place.path, source).path
+    return None if towers is None else str(towers)
 
 
 def _gguf_kind(keys: Mapping[str, Any]) -> str | None:
