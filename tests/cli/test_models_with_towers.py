@@ -190,3 +190,21 @@ def test_the_hub_gets_both_files_and_the_right_task(forms: Path, tmp_path: Path)
     assert 'pipeline_tag: "automatic-speech-recognition"' in heard.text
     assert heard.run[-1] == "whisper-cli -m ggml-tiny.bin -f AUDIO.wav"
     assert "divergence" not in heard.text
+
+
+def test_llama_cpp_gets_an_adapter_s_changes_of_the_language_model(
+    forms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are listed; a pair's GGUF doesn't take them, and a file without any of its own isn't written."""
+    made = wb.convert(forms / "adapter", tmp_path / "a.gguf", base=forms / "model")
+    assert [*wb.open(tmp_path / "a.gguf")] == ["blk.0.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_b"]
+    assert any("model.vision_model.* (3)" in loss.message for loss in made.losses)
+    shutil.copytree(forms / "adapter", tmp_path / "towers")
+    pairs = {name: array for name, array in tensors(forms / "adapter").items() if "vision" in name}
+    save_file(pairs, tmp_path / "towers" / "adapter_model.safetensors")
+    with pytest.raises(UnsupportedError, match="no other part"):
+        wb.convert(tmp_path / "towers", tmp_path / "b.gguf", base=forms / "model")
+    for target in ("c.gguf", "hf"):
+        words = ["convert", str(forms / "pair"), str(tmp_path / target), "--lora", str(forms / "adapter")]
+        assert main(words) == 2
+        assert "--with-mmproj --lora ADAPTER" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from weighbridge.base.limits import GIB, MIB
 from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.conversion.result import Progress
 from weighbridge.io.location import WrappedPath
+from weighbridge.models.config.pooling import MODULES
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.projectors import modalities
 from weighbridge.models.llamacpp.towers import candidate_of, senses_of
@@ -148,7 +149,7 @@ def _task(model: OpenModel) -> str:
     """Returns the Hub's task for a Whisper, and for a folder of sentence-transformers."""
     if form_of(model) is not None:
         return "automatic-speech-recognition"
-    return EMBEDS if model.format != "gguf" and "modules.json" in model.place.names() else ""
+    return EMBEDS if model.format != "gguf" and MODULES in model.place.names() else ""
 
 
 def _card_file(model: OpenModel) -> CardFile:

@@ -147,6 +147,7 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
     through, direct = _split(model, adapter, form.dialect)
     if through is None:
         return _Changes(None, {}, form.dialect, scaled_alike(direct), notes, weight)
+    _check_parts(model, through)
     through, roles = resolved(through, form.dialect, model.family, model.sizes)
     if missing := next((instance for instance in roles if instance not in model.resolved.known_roles), None):
         raise _tied(missing[0])
@@ -158,6 +159,16 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
                 hint="merge the adapter into the folder that the GGUF was made of",
             )
     return _Changes(through, roles, form.dialect, scaled_alike(direct), notes, weight)
+
+
+def _check_parts(model: OpenModel, adapter: LoraAdapter) -> None:
+    """Raises UnsupportedError for changes of a vision model's towers, which its language model's GGUF doesn't have."""
+    if model.format == "gguf" and (parts := model.family.parted((*adapter.pairs, *adapter.whole), model.sizes)):
+        raise UnsupportedError(
+            f"the adapter changes other parts of the model, {', '.join(f'{start}*' for start in parts)}: "
+            f"{model.place.path} is its language model only",
+            hint="merge it into the model's folder: wb convert FOLDER DST/ --with-mmproj --lora ADAPTER",
+        )
 
 
 def _split(model: OpenModel, adapter: LoraAdapter, dialect: str) -> tuple[LoraAdapter | None, LoraAdapter]:

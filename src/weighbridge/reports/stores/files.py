@@ -52,7 +52,8 @@ def store_files(roots: Sequence[StorePlace], unreadable: list[str]) -> list[Stor
     files: dict[Path, StoreFile] = {}
     places = {place.root for place in roots}
     for place in roots:
-        for base, folders, names in os.walk(place.root, onerror=lambda e: unreadable.append(describe_error(e))):
+        walked = os.walk(place.root, onerror=lambda e: unreadable.append(describe_error(e)))
+        for base, folders, names in [(place.root.parent, [], [place.root.name])] if place.root.is_file() else walked:
             folders[:] = sorted(f for f in folders if f not in (".locks", ".git") and Path(base, f) not in places)
             for name in sorted(names):
                 path = Path(base, name)
