@@ -208,3 +208,20 @@ def test_llama_cpp_gets_an_adapter_s_changes_of_the_language_model(
         words = ["convert", str(forms / "pair"), str(tmp_path / target), "--lora", str(forms / "adapter")]
         assert main(words) == 2
         assert "--with-mmproj --lora ADAPTER" in capsys.readouterr().err
+
+
+def test_the_forms_of_a_whisper_are_compared(tmp_path: Path) -> None:
+    whisper_files.folder(tmp_path / "whisper")
+    wb.convert(tmp_path / "whisper", tmp_path / "ggml-tiny.bin")
+    wb.quantize(tmp_path / "whisper", tmp_path / "ggml-small.bin", "Q5_1")
+    wb.convert(tmp_path / "ggml-tiny.bin", tmp_path / "back", to="hf")
+    for form in ("ggml-tiny.bin", "back"):
+        report = wb.diff(tmp_path / "whisper", tmp_path / form)
+        assert {change.kind for change in report.tensors} <= {"equal", "type"}
+        assert wb.lineage([tmp_path / "whisper", tmp_path / form]).pairs[0].relation == "same"
+    assert wb.lineage([tmp_path / "whisper", tmp_path / "ggml-small.bin"]).pairs[0].relation == "quantized"
+    with pytest.raises(UnsupportedError) as caught:
+        wb.prove(tmp_path / "whisper", tmp_path / "ggml-tiny.bin", run=False)
+    assert "wb diff" in str(caught.value.hint)
+    wb.slice(tmp_path / "whisper", tmp_path / "cut", layers="encoder:0")
+    assert wb.diff(tmp_path / "cut", tmp_path / "ggml-tiny.bin").tensors

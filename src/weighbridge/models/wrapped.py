@@ -18,6 +18,7 @@ from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
+from weighbridge.models.whisper.forms import WhisperForm, form_of
 
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
@@ -99,15 +100,27 @@ def for_the_table(model: OpenModel) -> OpenModel:
 
 def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     """Two models to compare, unless both have the same names and shapes: folders of mlx-vlm under Hugging Face's names,
-    those of mlx-lm with the layers that they have."""
+    those of mlx-lm with the layers that they have, Whispers under OpenAI's names."""
     left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
     if left == right:
+        return a, b
+    if (forms := (form_of(a), form_of(b)))[0] is not None and forms[1] is not None:
+        with suppress(WeighbridgeError):  # tensors of another number of layers
+            return _under_openai_names(a, forms[0]), _under_openai_names(b, forms[1])
         return a, b
     first, second = (
         from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
         for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])
     )
     return first, second
+
+
+def _under_openai_names(model: OpenModel, form: WhisperForm) -> OpenModel:
+    from weighbridge.models.whisper.source import read  # late, as is the next: few models are Whispers
+    from weighbridge.tensors.nodes import as_node
+
+    tensors = read(model, form, tokenizer=False).tensors
+    return with_nodes(model, {name: as_node(tensor) for name, tensor in tensors.items()})
 
 
 def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:

@@ -22,6 +22,7 @@ from weighbridge.io.location import path_text
 from weighbridge.models.borrowed_config import with_borrowed_configs
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
+from weighbridge.models.whisper.forms import form_of
 from weighbridge.models.wrapped import named_alike
 from weighbridge.reports.lineage.claims import OriginClaim, claims_of, names_of, simple_name
 from weighbridge.reports.lineage.family_tree import ChosenParents, ancestors, branches, choose_parents
@@ -74,8 +75,8 @@ def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: P
 
 
 def _named_like_others(model: OpenModel, models: Sequence[OpenModel]) -> OpenModel:
-    """Returns a folder of MLX under its family's names if one of the models has other names."""
-    if model.index.metadata.get("format") != "mlx":
+    """Returns a folder of MLX under its family's names, and a Whisper under OpenAI's, if another model has others."""
+    if model.index.metadata.get("format") != "mlx" and form_of(model) is None:
         return model
     renamed = (named_alike(model, other)[0] for other in models)
     return next((named for named in renamed if named is not model), model)
