@@ -207,7 +207,8 @@ def test_llama_cpp_gets_an_adapter_s_changes_of_the_language_model(
     for target in ("c.gguf", "hf"):
         words = ["convert", str(forms / "pair"), str(tmp_path / target), "--lora", str(forms / "adapter")]
         assert main(words) == 2
-        assert "--with-mmproj --lora ADAPTER" in capsys.readouterr().err
+        assert "model.vision_model.*" in (error := capsys.readouterr().err)
+        assert "--lora ADAPTER" in error
 
 
 def test_the_forms_of_a_whisper_are_compared(tmp_path: Path) -> None:
@@ -225,3 +226,12 @@ def test_the_forms_of_a_whisper_are_compared(tmp_path: Path) -> None:
     assert "wb diff" in str(caught.value.hint)
     wb.slice(tmp_path / "whisper", tmp_path / "cut", layers="encoder:0")
     assert wb.diff(tmp_path / "cut", tmp_path / "ggml-tiny.bin").tensors
+
+
+def test_a_modelfile_names_files_that_exist(forms: Path, tmp_path: Path) -> None:
+    for form, count in (("model", 1), ("pair", 2)):
+        path = tmp_path / f"{form}.Modelfile"
+        wb.ship("ollama", forms / form, "eye", store=tmp_path / "store", template="none", modelfile=path)
+        named = [Path(line.removeprefix("FROM ")) for line in path.read_text().splitlines() if line.startswith("FROM ")]
+        assert len(named) == count
+        assert all(file.exists() for file in named)

@@ -39,8 +39,8 @@ def how_to_run(plan: Plan) -> str | None:
             first, *_, mmproj = (str(path / file.name) for file in plan.files)
             return run_line(f"{kind} with mmproj", first, mmproj=mmproj)
         written = str(path / plan.files[0].name if plan.folder else path)
-        mmproj = _projector(plan) if kind == "gguf" else None
-        return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj or "")
+        mmproj = _projector(plan) if kind == "gguf" else ""
+        return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj)
     if plan.format not in ("mlx", "hf"):
         return None
     config = _config(plan)
@@ -59,13 +59,12 @@ def how_to_run(plan: Plan) -> str | None:
     return run_line(plan.format, str(plan.target)) if loads else None
 
 
-def _projector(plan: Plan) -> str | None:
-    """Returns the mmproj file of the GGUF that a plan reads, which the GGUF that it writes has, too."""
+def _projector(plan: Plan) -> str:
+    """Returns the mmproj file of the GGUF that a plan reads, which the GGUF that it writes has, too; else ""."""
     source = plan.model
     if not isinstance(source, OpenModel) or source.format != "gguf" or is_remote(source.place.path):
-        return None
-    towers = find_towers(source.place.path, source).path
-    return None if towers is None else str(towers)
+        return ""
+    return str(find_towers(source.place.path, source).path or "")
 
 
 def _gguf_kind(keys: Mapping[str, Any]) -> str | None:

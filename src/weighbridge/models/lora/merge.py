@@ -162,12 +162,12 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
 
 
 def _check_parts(model: OpenModel, adapter: LoraAdapter) -> None:
-    """Raises UnsupportedError for changes of a vision model's towers, which its language model's GGUF doesn't have."""
-    if model.format == "gguf" and (parts := model.family.parted((*adapter.pairs, *adapter.whole), model.sizes)):
+    """Raises UnsupportedError for changes of other parts, such as towers, of which the model has no tensor."""
+    if parts := model.family.parted((*adapter.pairs, *adapter.whole), model.sizes):
         raise UnsupportedError(
-            f"the adapter changes other parts of the model, {', '.join(f'{start}*' for start in parts)}: "
-            f"{model.place.path} is its language model only",
-            hint="merge it into the model's folder: wb convert FOLDER DST/ --with-mmproj --lora ADAPTER",
+            f"the adapter changes {', '.join(f'{start}*' for start in parts)}, and {model.place.path} has no such part",
+            hint="merge it into the whole model's folder: wb convert FOLDER DST/ --lora ADAPTER, for a pair of GGUFs "
+            "with --with-mmproj",
         )
 
 
