@@ -114,6 +114,8 @@ def test_a_pair_stays_a_pair(command: list[str], forms: Path, tmp_path: Path) ->
         assert main([name, str(forms / source), f"{target}/", *rest, "--with-mmproj"]) == 0
         assert (target / mmproj.name).read_bytes() == mmproj.read_bytes()
         assert (target / f"{source}.gguf").exists()
+    folder = wb.convert(forms / "pair", tmp_path / "hf", to="hf")
+    assert any(f"--projector {mmproj}" in note for note in folder.notes)
     shutil.copy(forms / "pair" / "pair.gguf", tmp_path / "alone.gguf")
     assert main([name, str(tmp_path / "alone.gguf"), f"{tmp_path}/none/", *rest, "--with-mmproj"]) == 2
     assert not (tmp_path / "none").exists()
