@@ -26,7 +26,7 @@ from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import store
 from weighbridge.models.config.losses import config_losses, unread
 from weighbridge.models.config.mapping import config_to_gguf
-from weighbridge.models.config.settings import KeyPatterns, groups, of_config, ruled_texts, why_harmless, words_of
+from weighbridge.models.config.settings import KeyPatterns, groups, of_config, ruled_words, why_harmless
 from weighbridge.reports import arch
 from weighbridge.tensors.nodes import as_node
 
@@ -133,7 +133,7 @@ def test_every_key_of_a_config_counts_or_is_listed_or_harmless(name: str) -> Non
     for model in models_of(family):
         whole = part_config(copied(golden()[model]["config"]), family)
         towers = projector_of_hf(golden()[model]["config"])
-        seen = set() if towers is None else {word for text in ruled_texts(towers) for word in words_of(text)}
+        seen = set() if towers is None else ruled_words(towers)
         for path, value in paths(model, family):
             if why_harmless(path.rpartition(".")[2], family, whole) or path in seen:  # an mmproj file has it
                 continue

@@ -18,7 +18,6 @@ from weighbridge.models.arch.diagnose import SizeMismatch
 from weighbridge.models.arch.naming import MappingError
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import with_entries, with_nodes
-from weighbridge.models.whisper.forms import WhisperForm, form_of
 
 _FURTHER: Final = "num_nextn_predict_layers"
 _MEGATRON: Final = "Megatron-LM's names are replaced by those of the family"
@@ -104,10 +103,9 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
     if left == right:
         return a, b
-    if (forms := (form_of(a), form_of(b)))[0] is not None and forms[1] is not None:
-        with suppress(WeighbridgeError):  # tensors of another number of layers
-            return _under_openai_names(a, forms[0]), _under_openai_names(b, forms[1])
-        return a, b
+    with suppress(WeighbridgeError):  # tensors of another number of layers
+        if (whispers := _under_openai_names(a)) and (others := _under_openai_names(b)):
+            return whispers, others
     first, second = (
         from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
         for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])
@@ -115,8 +113,13 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     return first, second
 
 
-def _under_openai_names(model: OpenModel, form: WhisperForm) -> OpenModel:
-    from weighbridge.models.whisper.source import read  # late, as is the next: few models are Whispers
+def _under_openai_names(model: OpenModel) -> OpenModel | None:
+    """A Whisper under OpenAI's names, None for other models."""
+    from weighbridge.models.whisper.forms import form_of  # late, as are the next: few models are Whispers
+
+    if (form := form_of(model)) is None:
+        return None
+    from weighbridge.models.whisper.source import read
     from weighbridge.tensors.nodes import as_node
 
     tensors = read(model, form, tokenizer=False).tensors

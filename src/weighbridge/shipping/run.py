@@ -39,7 +39,10 @@ def how_to_run(plan: Plan) -> str | None:
             first, *_, mmproj = (str(path / file.name) for file in plan.files)
             return run_line(f"{kind} with mmproj", first, mmproj=mmproj)
         written = str(path / plan.files[0].name if plan.folder else path)
-        mmproj = _projector(plan) if kind == "gguf" else ""
+        source = plan.model
+        mmproj = ""
+        if kind == "gguf" and isinstance(source, OpenModel) and source.format == "gguf":
+            mmproj = _projector(source)
         return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj)
     if plan.format not in ("mlx", "hf"):
         return None
@@ -59,12 +62,10 @@ def how_to_run(plan: Plan) -> str | None:
     return run_line(plan.format, str(plan.target)) if loads else None
 
 
-def _projector(plan: Plan) -> str:
-    """Returns the mmproj file of the GGUF that a plan reads, which the GGUF that it writes has, too; else ""."""
-    source = plan.model
-    if not isinstance(source, OpenModel) or source.format != "gguf" or is_remote(source.place.path):
-        return ""
-    return str(find_towers(source.place.path, source).path or "")
+def _projector(source: OpenModel) -> str:
+    """Returns the mmproj file of a GGUF, which one made of it has, too; "" if there is none."""
+    path = source.place.path
+    return "" if is_remote(path) else str(find_towers(path, source).path or "")
 
 
 def _gguf_kind(keys: Mapping[str, Any]) -> str | None:

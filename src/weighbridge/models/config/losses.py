@@ -19,7 +19,7 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.config.keys import rules
 from weighbridge.models.config.mapping import config_to_gguf, facts_losses
-from weighbridge.models.config.settings import of_config, ruled_texts, ruled_words, why_harmless, words_of
+from weighbridge.models.config.settings import of_config, ruled_words, why_harmless, words_of
 
 Path = tuple[str, ...]
 
@@ -138,19 +138,15 @@ def _read_words(family: Family) -> frozenset[str]:
     for architecture in family.architectures.values():
         texts += [text for pair in architecture.null.items() for text in pair]
     named = {word for text in texts if text and "rope." not in text for word in words_of(text)}
-    return frozenset((named | _defaults(family) | ruled_words(family)) - _ABOUT_ROTATION - {*DERIVED})
-
-
-def _defaults(family: Family) -> set[str]:
-    """The keys that have a default in a class of the family."""
-    return {key for architecture in family.architectures.values() for key in architecture.defaults}
+    defaults = {key for a in family.architectures.values() for key in a.defaults}
+    return frozenset((named | defaults | ruled_words(family)) - _ABOUT_ROTATION - {*DERIVED})
 
 
 @cache
 def _keys_of_towers(projector: Family) -> frozenset[str]:
     """The outermost keys that the table of the model's projector names: an mmproj file has them."""
-    texts = [text for text in (*ruled_texts(projector), *_defaults(projector)) if text]
-    return frozenset(_ROOT.findall(" ".join(texts)))
+    defaults = {key for architecture in projector.architectures.values() for key in architecture.defaults}
+    return frozenset(ruled_words(projector, _ROOT) | defaults)
 
 
 @cache
