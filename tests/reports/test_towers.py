@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.projector_cases import golden, write_folder
@@ -21,6 +22,7 @@ DEVIATES = {
     "llama4": ("vision_config.pixel_shuffle_ratio",), "lfm2-audio": ("encoder.d_model",),
     "meralion2": ("speech_mlp_scale_factor",),
     "d1-omni": ("audio_config.d_model",), "qwen3-omni": ("vision_config.model_type",),
+    "qwen2.5-omni": ("audio_config.n_window",),
 }  # fmt: skip
 
 
@@ -93,6 +95,35 @@ def test_both_compute_the_same_of_an_image(name: str, tmp_path: Path) -> None:
     assert name in DEVIATES or wb.prove(towers, small).verdict == "same"
     wb.edit(towers, set={"clip.vision.image_mean": [0.1, 0.2, 0.9]})
     assert wb.prove(folder, towers).checks[-1].verdict == "different"
+
+
+#: Settings of transformers' feature extractor of a case, and a change that the embeddings show.
+EXTRACTORS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "qwen2-audio": ({"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16}, {"n_fft": 512}),
+    "audio-flamingo": ({"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16}, {"n_fft": 512}),
+    "qwen2.5-omni": ({"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16}, {}),
+    "gemma4-audio": ({"feature_extractor_type": "Gemma4AudioFeatureExtractor", "feature_size": 64}, {"mel_floor": 1.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_both_compute_the_same_of_a_sound(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder, towers = write_folder(golden()[name], tmp_path / "model"), tmp_path / "mmproj.gguf"
+    extractor, change = EXTRACTORS[name]
+    prepared = golden()[name]["preprocessor"] | extractor
+    (folder / "preprocessor_config.json").write_text(json.dumps(prepared))
+    tensors = load_file(folder / "model.safetensors")
+    for key, bound in (("put_min", -3), ("put_max", 3)):  # random ones exclude every number
+        tensors |= {name: np.full_like(tensor, bound) for name, tensor in tensors.items() if name.endswith(key)}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    wb.convert(folder, towers, mmproj=True, dtype="f32")
+    sound = wb.prove(folder, towers).checks[-1]
+    expected = "different" if name in DEVIATES else "same"
+    assert (sound.name, sound.verdict, bool(sound.details)) == ("sound", expected, name in DEVIATES), sound
+    if change:
+        (folder / "preprocessor_config.json").write_text(json.dumps(prepared | change))
+        assert wb.prove(folder, towers).checks[-1].verdict == "different"
 
 
 def test_a_sound_is_run_in_llama_cpp(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.words import plural
 
 # sentence-transformers' pooling: the flag in 1_Pooling/config.json, and the function over [tokens, hidden].
 _POOLINGS = {
@@ -53,7 +54,7 @@ class FolderTokenizer:
 
 class TransformersRuntime(FolderTokenizer):
     """One loaded folder. `settings`: of its config, which the class would overrule. UnsupportedError for a class that
-    transformers doesn't have."""
+    transformers doesn't have, and if the folder lacks some of its weights."""
 
     def __init__(self, path: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         import torch
@@ -61,15 +62,25 @@ class TransformersRuntime(FolderTokenizer):
 
         self._path = path
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
-        name = (config.architectures or [""])[0]
-        cls = getattr(transformers, name, None)
-        if cls is None:
-            raise UnsupportedError(f"transformers has no class {name or 'for it: config.json names none'}")
+        cls, config = self._class_of(config)
         how = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
-        self._model = cls.from_pretrained(path, config=config, **how).eval()
+        self._model, loading = cls.from_pretrained(path, config=config, output_loading_info=True, **how)
+        self._model.eval()
+        if absent := sorted(loading["missing_keys"]):  # random numbers now
+            count = plural(len(absent), "tensor")
+            raise UnsupportedError(f"{cls.__name__} of transformers has {count} that the folder lacks: {absent[0]}")
         for key, value in settings.items():  # not sooner: the class would load other weights
             setattr(self._model.config, key, value)
         self._pair = bool(config.is_encoder_decoder)
+
+    def _class_of(self, config: Any) -> tuple[type[Any], Any]:
+        """Returns the class to load, and its config."""
+        import transformers
+
+        name = (config.architectures or [""])[0]
+        if (cls := getattr(transformers, name, None)) is None:
+            raise UnsupportedError(f"transformers has no class {name or 'for it: config.json names none'}")
+        return cls, config
 
     def logits(self, ids: Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:
         """After every position: [ids, vocabulary]; of an encoder with a decoder, after those of `answer`."""
