@@ -472,6 +472,7 @@ def reference_classes() -> Iterator[str]:
     )
     yield from table(("class", "state", "family, or what it needs"), rows)
     yield from projector_classes(listed["other"], listed["left"], towers)
+    yield from mlx_vlm_modules()
     own = sorted((n for n in known if n not in states), key=str.lower)
     yield "## Further classes\n"
     yield "The reference doesn't register these, or converts them by the class of their text model.\n"
@@ -506,6 +507,24 @@ def projector_classes(registered: Sequence[str], left: Mapping[str, str], known:
         for name in sorted({*registered, *known}, key=lambda name: (name.lower(), name))
     )
     yield from table(("class", "state", "projector, or what it needs"), rows)
+
+
+def mlx_vlm_modules() -> Iterator[str]:
+    """The modules of mlx-vlm, and whether `--to mlx --towers` writes their models."""
+    from weighbridge.models.mlxlm.towers import table as towers
+
+    kinds: dict[str, list[str]] = {}
+    for kind, row in towers().model.items():
+        kinds.setdefault(row.module, []).append(kind)
+    left = towers().without.values()
+    yield "## MLX\n"
+    yield (
+        f"Every module of mlx-vlm 0.7.10, and whether `wb convert --to mlx --towers` writes its models: "
+        f"{len(kinds)} of {len(kinds) + sum(len(group.modules) for group in left)}.\n"
+    )
+    rows = [(f"`{module}`", "converts", ticked(found)) for module, found in sorted(kinds.items())]
+    rows += [(ticked(sorted(group.modules)), "absent", group.why) for group in left]
+    yield from table(("module", "state", "model types, or why not"), rows)
 
 
 def state_of_class(entries: Sequence[tuple[Family, Architecture]]) -> tuple[str, str]:

@@ -27,9 +27,7 @@ from weighbridge.conversion.merging.methods import METHODS
 from weighbridge.models.open import open_model
 
 Write = Callable[..., Path]
-#: Their values of heads that the model doesn't have, which pad a tensor, become 0.
-PADDED = {"kimi-k3", "kimi-k3-plain"}
-CASES = [*((name, write_model) for name in TEXT if name not in PADDED), *((name, write_seeing) for name in SEEING)]
+CASES = [*((name, write_model) for name in TEXT), *((name, write_seeing) for name in SEEING)]
 every_model = pytest.mark.parametrize(("name", "write"), CASES, ids=[f"{w.__name__[6:]}-{n}" for n, w in CASES])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fit.test_weights import write_folder
+from tests.llama import CONFIG, make_folder
 from tests.models.family_judges import golden
 
 import weighbridge as wb
@@ -145,3 +146,10 @@ def test_a_norm_that_mlx_lm_shifts_keeps_the_type_of_the_weights(model: str, sta
     source = next(n for n in tensors if n.endswith("layers.0.input_layernorm.weight"))
     assert made[name].dtype == mx.bfloat16
     assert mx.array_equal(made[name], tensors[source] + 1.0)
+
+
+def test_a_module_that_always_has_groups_of_64_says_so(tmp_path: Path) -> None:
+    config = {**CONFIG, "architectures": ["GraniteForCausalLM"], "model_type": "granite"}
+    folder = make_folder(tmp_path / "m", config)
+    with pytest.raises(UnsupportedError, match=r"rows of 96 are not whole groups of 64[^$]*8 bits in groups of 64"):
+        wb.plan_convert(folder, tmp_path / "out", to="mlx", q_bits=4, q_group_size=32)

@@ -20,6 +20,7 @@ from tests.models.mlx_vlm_cases import (
     DROPPED,
     FORMS,
     GOLDEN,
+    MODULES,
     RECORDED,
     RESPELLED,
     case,
@@ -56,6 +57,16 @@ def test_the_record_has_these_cases_alone() -> None:
     assert {(name, form) for name, forms in RECORD.items() for form in forms} == set(RECORDED)
 
 
+def test_each_module_of_mlx_vlm_has_a_row_or_a_reason() -> None:
+    recorded_modules = json.loads(MODULES.read_text("utf-8"))
+    assert {kind: row.module for kind, row in table().model.items()} == recorded_modules["of"]
+    listed = [module for group in table().without.values() for module in group.modules]
+    written = {row.module for row in table().model.values()}
+    assert len(listed) == len({*listed}), "listed twice"
+    assert not written & {*listed}
+    assert written | {*listed} == {*recorded_modules["modules"]}
+
+
 @pytest.mark.parametrize(("name", "form"), RECORDED)
 def test_tensors_are_those_of_mlx_vlm(name: str, form: str, tmp_path: Path) -> None:
     folder = write_folder(case(name), tmp_path / "m")
@@ -81,6 +92,8 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
     for tensor, array in after.items():
         expected = before[tensor]
         assert expected.shape == array.shape, tensor
+        if sides := row.cut_sides(row.to_mlx(tensor), case(name)["config"]["text_config"] if row.cut else {}):
+            expected = np.where(np.arange(sides[1]) < sides[0], expected, np.float32(0))
         if row.to_mlx(tensor).endswith(tuple(row.one_added)):
             expected = expected + np.float32(1) - np.float32(1)
         steps = 4 if row.modes else 7  # of 16 steps, half a step; of a 4-bit float up to a quarter of the largest
@@ -89,7 +102,9 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
 
 
 #: Models whose GGUFs need no tokenizer's tokens, and whose tensors all return.
-NO_PAIRS = ("mistral3", "embedding-gemma2", "gemma4-shared", "phi4-vision", "nemotron-omni", "deepseek-v4")
+NO_PAIRS = (
+    "mistral3", "embedding-gemma2", "gemma4-shared", "phi4-vision", "nemotron-omni", "deepseek-v4", "mimo-v2.5",
+)  # fmt: skip
 PAIRS = [name for name in CASES if name not in NO_PAIRS]
 
 
@@ -111,9 +126,10 @@ def test_both_ggufs_of_either_folder_are_the_same(name: str, tmp_path: Path) -> 
         assert all(first[tensor].numpy().tobytes() == second[tensor].numpy().tobytes() for tensor in first)
 
 
-def test_the_language_model_of_a_folder_without_the_filters_of_sounds(tmp_path: Path) -> None:
-    """mlx-vlm computes them; the mmproj file has them."""
-    source = write_folder(case("nemotron-omni"), tmp_path / "m")
+@pytest.mark.parametrize("name", ["nemotron-omni", "mimo-v2.5"])
+def test_the_language_model_of_a_folder_without_all_that_an_mmproj_file_has(name: str, tmp_path: Path) -> None:
+    """mlx-vlm computes the filters of sounds of one, and reads the second folder of the other elsewhere."""
+    source = write_folder(case(name), tmp_path / "m")
     again = convert(source, tmp_path / "again")
     for folder, out in ((source, "a"), (again, "b")):
         wb.convert(folder, tmp_path / f"{out}.gguf", to="gguf", tokenizer=False, name="m")
@@ -138,7 +154,8 @@ def variants(name: str) -> list[tuple[str, str]]:
 def test_other_names_of_a_tensor_convert_to_the_same(name: str, tmp_path: Path) -> None:
     """transformers 5 saves some of the models under other prefixes: each start of a name in the table is met."""
     row = table().model[TYPES[name]]
-    named = weights(case(name)["names"])
+    inside = tuple(f"{folder}." for folder in row.folders)
+    named = weights({n: shape for n, shape in case(name)["names"].items() if not n.startswith(inside)})
     for start, new in row.prefixes:
         renamed = {}
         for old, array in named.items():
@@ -228,14 +245,14 @@ def test_the_class_gets_the_period_of_full_attention(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.text or row.vision])
 def test_a_key_that_no_spelling_has_is_listed(kind: str, tmp_path: Path) -> None:
-    name = next(name for name in CASES if TYPES[name] == kind)
+    name = next(name for name in ALL if TYPES[name] == kind)
     row = table().model[kind]
     for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
         for key, places in keys.items():
             if not isinstance(places, str) or re.search("hidden_size|head_dim|intermediate_size", places):
                 continue  # a constant, and keys without which no model is described
             found = respelled(name)
-            for config in (found["config"], found["config"][part]):
+            for config in (found["config"], found["config"].get(part, {})):
                 for place in (key.partition(".")[0], *(re.split("[./*]", place)[0] for place in places.split())):
                     config.pop(place, None)
             with suppress(WeighbridgeError):  # a key that describes the language model
@@ -299,6 +316,7 @@ DAMAGED = [
         [64, 16],
         "shape isn't that of the shared one",
     ),
+    ("mimo-v2.5", "model.layers.1.self_attn.qkv_proj.weight", [183, 64], "expected 184 rows"),
 ]
 
 
@@ -315,6 +333,7 @@ WHOLE = [
     ("paddleocr-vl", "visual.layers.0.self_attn.qkv.weight", [191, 64]),
     ("glm-5.3", "language_model.model.layers.0.self_attn.fbg_a_proj.weight", [20, 64]),
     ("minimax-m3", "language_model.model.layers.1.block_sparse_moe.switch_mlp.gate_up_proj.weight", [3, 63, 64]),
+    ("mimo-v2.5", "vision_tower.patch_embed.proj.weight", [64, 1175]),
 ]
 
 
@@ -325,7 +344,7 @@ def test_a_damaged_whole_of_mlx_vlm_is_an_error(name: str, tensor: str, shape: l
     for path in out.glob("*.safetensors*"):
         path.unlink()
     save_file(stored, out / "model.safetensors", {"format": "mlx"})
-    with pytest.raises(FormatError, match=r"n't split|doesn't have"):
+    with pytest.raises(FormatError, match=r"n't split|doesn't have|has no sizes"):
         wb.convert(out, tmp_path / "back", to="hf")
     assert not (tmp_path / "back").exists()
 
@@ -435,7 +454,7 @@ def test_the_model_type_is_that_of_mlx_vlm_and_returns(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.requires])
 def test_a_key_that_the_class_requires_is_listed(kind: str, tmp_path: Path) -> None:
-    name = next(name for name in CASES if TYPES[name] == kind)
+    name = next(name for name in ALL if TYPES[name] == kind)
     for key in table().model[kind].requires:
         found = case(name)
         del found["config"][key]
@@ -446,7 +465,7 @@ def test_a_key_that_the_class_requires_is_listed(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.lacks])
 def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
-    name = next(name for name in CASES if TYPES[name] == kind)
+    name = next(name for name in ALL if TYPES[name] == kind)
     for part in table().model[kind].lacks:
         found = case(name)
         found["names"][f"{part}weight"] = [64]
@@ -461,6 +480,50 @@ def test_groups_that_do_not_divide_a_matrix_are_an_error(tmp_path: Path) -> None
     with pytest.raises(FormatError, match="split into 2 groups"):
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("grid", [1, 2], ids=["one rank", "two ranks"])
+def test_queries_and_keys_in_one_matrix_of_fp8_are_refused(grid: int, tmp_path: Path) -> None:
+    """Their rows are those of each rank, with scales that begin anew there, as MiMo-V2.5 is published."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    found = case("mimo-v2.5")
+    found["config"] |= {"num_attention_heads": 8, "head_dim": 16, "num_key_value_heads": 2}
+    found["config"]["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    source, name = write_folder(found, tmp_path / "m"), "model.layers.0.self_attn.qkv_proj.weight"
+    stored = {n: torch.from_numpy(array) for n, array in load_file(source / "model.safetensors").items()}
+    stored[name] = torch.ones(200, 64).to(torch.float8_e4m3fn)
+    stored[f"{name}_scale_inv"] = torch.ones(2 * grid, 1)
+    save_torch(stored, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WeighbridgeError, match=r"rank by rank|qkv_proj\.weight"):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.fixed])
+def test_another_size_than_the_only_one_of_the_class_is_listed(kind: str, tmp_path: Path) -> None:
+    """The small cases have other sizes, which `record_mlx_vlm` gives to mlx-vlm's classes, too."""
+    row, name = table().model[kind], next(name for name in ALL if TYPES[name] == kind)
+    with wb.plan_convert(write_folder(case(name), tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        listed = [str(loss.tensor) for loss in plan.losses if "mlx-vlm won't load it" in loss.message]
+    assert {end for end in row.fixed if any(tensor.endswith(end) for tensor in listed)} == {*row.fixed}
+
+
+def test_a_folder_that_mlx_vlm_reads_elsewhere_is_listed(tmp_path: Path) -> None:
+    source = write_folder(case("mimo-v2.5"), tmp_path / "m")
+    with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True) as plan:
+        assert [loss for loss in plan.losses if "the folder audio_tokenizer" in loss.message]
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"), [(None, "doesn't count the experts"), ([2, 1], "fewer experts"), ([2], "doesn't count")]
+)
+def test_experts_that_config_json_does_not_count_are_an_error(counts: Any, words: str, tmp_path: Path) -> None:
+    found = case("ernie-4.5-vl")
+    found["config"]["moe_num_experts"] = counts
+    with pytest.raises(FormatError, match=words):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
 
 
 def gguf_source(tmp_path: Path) -> Path:
@@ -481,7 +544,12 @@ def with_another_tower(tmp_path: Path) -> Path:
 
 
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], str]] = {
-    "text": (lambda at: make_folder(at / "llama"), {}, UnsupportedError, "no table has mlx-vlm's names"),
+    "text": (
+        lambda at: make_folder(at / "llama"),
+        {},
+        UnsupportedError,
+        "no table has mlx-vlm's names for the model type llama: a language model without towers",
+    ),
     "gguf": (gguf_source, {}, UsageError, "doesn't apply to a GGUF"),
     "recipe": (lambda at: write_folder(case("smolvlm"), at / "m"), {"recipe": "mixed_3_4"}, UsageError, "recipe"),
     "tower": (with_another_tower, {}, UnsupportedError, "mlx-vlm's llava has no tower dinov2"),

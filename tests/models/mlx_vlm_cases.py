@@ -14,6 +14,7 @@ from zlib import crc32
 
 import numpy as np
 from tests.models.mistral4_cases import seeing
+from tests.models.mlx_vlm_configs import CONFIGS
 from tests.models.projector_cases import PREPROCESSOR, golden
 
 from weighbridge.models.arch.registry import family_of_hf
@@ -192,6 +193,15 @@ def _granite4(config: dict[str, Any]) -> None:
     config["text_config"]["rope_theta"] = 1e4
 
 
+def _mimo(config: dict[str, Any]) -> None:
+    """Published configs have more keys than the tower of llama.cpp needs."""
+    config["vision_config"]["out_hidden_size"] = 64
+    config["audio_config"] |= {
+        "input_local_intermediate_size": 32, "input_local_attn_heads": 4, "input_local_head_dim": 16,
+        "out_hidden_size": 64, "speech_vocab_size": "20",
+    }  # fmt: skip
+
+
 def _pixtral(config: dict[str, Any]) -> None:
     config["text_config"]["rope_theta"] = config["vision_config"]["rope_theta"] = 1e4
 
@@ -216,90 +226,12 @@ CASES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "deepseek-ocr": _deepseek_ocr, "deepseek-ocr2": _deepseek_ocr, "unlimited-ocr": _deepseek_ocr, "d1-omni": _d1_omni,
     "deepseek-v4-vision": _unchanged, "granite4-vision": _granite4,
     "granite4-vision-tied": _granite4, "deepseek-v4": _unchanged,
-    "pixtral": _pixtral,
+    "pixtral": _pixtral, "mimo-v2.5": _mimo,
 }  # fmt: skip
 
 
-_TOWER: Final = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
-                 "image_size": 56, "patch_size": 14, "projection_dim": 64}  # fmt: skip
-_TEXT: Final = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
-                "num_key_value_heads": 2, "vocab_size": 32, "rms_norm_eps": 1e-6, "rope_theta": 1e4}  # fmt: skip
-
-
-def _pair(class_: str, kind: str, tower: str, text: str, **more: Any) -> dict[str, Any]:
-    return {
-        "architectures": [class_], "model_type": kind, "image_token_index": 5, **more,
-        "vision_config": {"model_type": tower, "vision_use_head": False, **_TOWER},
-        "text_config": {"model_type": text, "head_dim": 16, **_TEXT},
-    }  # fmt: skip
-
-
-#: Models that no projector's table has: their configs. Names come from transformers' classes.
-CONFIGS: Final[dict[str, dict[str, Any]]] = {
-    "llava": _pair("LlavaForConditionalGeneration", "llava", "clip_vision_model", "llama"),
-    "llava-next": _pair(
-        "LlavaNextForConditionalGeneration",
-        "llava_next",
-        "clip_vision_model",
-        "llama",
-        image_grid_pinpoints=[[56, 112]],
-    ),
-    "paligemma": _pair(
-        "PaliGemmaForConditionalGeneration",
-        "paligemma",
-        "siglip_vision_model",
-        "gemma",
-        projection_dim=64,
-        hidden_size=64,
-    ),
-    "aya-vision": _pair(
-        "AyaVisionForConditionalGeneration",
-        "aya_vision",
-        "siglip_vision_model",
-        "cohere2",
-        alignment_intermediate_size=128,
-    ),
-}
-_ROPE: Final = {"rope_theta": 1e6, "max_position_embeddings": 256, "rms_norm_eps": 1e-6}
-_OMNI_TEXT: Final = {**_TEXT, **_ROPE, "head_dim": 16, "num_experts": 2, "num_experts_per_tok": 1,
-                     "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
-_OMNI_SECTIONS: Final = {
-    "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True}
-}
-CONFIGS["qwen3-omni"] = {
-    "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
-    "enable_audio_output": True,
-    "thinker_config": {
-        "model_type": "qwen3_omni_moe_thinker",
-        "text_config": {"model_type": "qwen3_omni_moe_text", **_OMNI_TEXT, **_OMNI_SECTIONS},
-        "audio_config": {
-            "model_type": "qwen3_omni_moe_audio_encoder", "d_model": 64, "encoder_ffn_dim": 128, "encoder_layers": 2,
-            "encoder_attention_heads": 4, "num_mel_bins": 16, "max_source_positions": 64, "output_dim": 64,
-            "downsample_hidden_size": 32,
-        },
-        "vision_config": {
-            "model_type": "qwen3_omni_moe_vision_encoder", "hidden_size": 64, "intermediate_size": 128, "num_heads": 4,
-            "out_hidden_size": 64, "depth": 2, "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
-        },
-    },
-    "talker_config": {
-        "model_type": "qwen3_omni_moe_talker", "num_code_groups": 3, "thinker_hidden_size": 64, "spatial_merge_size": 2,
-        "accept_hidden_layer": 0,
-        "text_config": {
-            "model_type": "qwen3_omni_moe_talker_text", **_OMNI_TEXT, "shared_expert_intermediate_size": 64,
-            **_OMNI_SECTIONS,
-        },
-        "code_predictor_config": {
-            "model_type": "qwen3_omni_moe_talker_code_predictor", **_TEXT, **_ROPE, "head_dim": 16,
-            "num_code_groups": 3, "layer_types": ["full_attention"],
-        },
-    },
-    "code2wav_config": {
-        "model_type": "qwen3_omni_moe_code2wav", **_TEXT, **_ROPE, "num_key_value_heads": 4, "decoder_dim": 64,
-        "codebook_size": 16, "num_quantizers": 3, "upsample_rates": [2, 2, 2, 2], "upsampling_ratios": [2, 2],
-    },
-}  # fmt: skip
 NAMES: Final = GOLDEN.with_name("mlx_vlm_names.json")
+MODULES: Final = GOLDEN.with_name("mlx_vlm_modules.json")
 
 
 def _copied(names: Names, old: str, new: str, without: str = "-") -> Names:
@@ -489,6 +421,11 @@ _NAMES: Final[dict[str, Callable[[Names], Names]]] = {
     "paddleocr-vl": lambda names: names | {"lm_head.weight": [32, 64]},
     # mlx-vlm's class knows one size of CLIP's images
     "unlimited-ocr": lambda names: names | {"model.vision_model.embeddings.position_embedding.weight": [257, 64]},
+    # with the width that mlx-vlm's class has, and a merger without biases, as it is published
+    "mimo-v2.5": lambda names: {
+        n: shape for n, shape in names.items() if n not in ("visual.merger.mlp.0.bias", "visual.merger.mlp.2.bias")
+    }
+    | {f"audio_encoder.projection.mlp.{n}.weight": shape for n, shape in ((0, [1024, 256]), (2, [64, 1024]))},
     "kimi-vl": lambda names: names | {"language_model.model.layers.1.mlp.gate.e_score_correction_bias": [2]},
     "glm-ocr": lambda names: {n: shape for n, shape in names.items() if ".layers.16." not in n},
 }  # fmt: skip
@@ -522,6 +459,7 @@ RESPELLED: Final = (
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
+    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo",
 )  # fmt: skip
 
 
@@ -537,6 +475,14 @@ def respelled(name: str) -> dict[str, Any]:
         for part in (found["config"]["code2wav_config"], found["config"]["talker_config"]["code_predictor_config"]):
             part["rope_parameters"] = {"rope_theta": part.pop("rope_theta"), "rope_type": "default"}
         return found
+    if name in CONFIGS:
+        found = case(name)
+        if name == "molmo":  # as published: all settings are at the top
+            del found["config"]["text_config"]
+        else:
+            text = found["config"]["text_config"]
+            text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), "rope_type": "default"}
+        return found
     found = case(name) | {"config": _config(name)}
     if name == "qwen3-vl-moe":  # the default of its class
         found["config"]["text_config"]["tie_word_embeddings"] = False
@@ -546,10 +492,12 @@ def respelled(name: str) -> dict[str, Any]:
 #: All cases.
 ALL: Final = (*CASES, *CONFIGS)
 #: Cases with tensors that keep their type if another is requested, and one without.
-CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "minimax-m3", "deepseek-v4-vision", "smolvlm")
+CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "minimax-m3", "deepseek-v4-vision", "smolvlm",
+               "kimi-k3", "mimo-v2.5")  # fmt: skip
 #: Case and form.
 RECORDED: Final = [(name, form) for name in ALL for form in FORMS if form != "bfloat16" or name in CAST]
 
+_LATER: Final = "language_model.model.layers.3.input_layernorm.weight"
 #: Further tensors of published folders, which the class drops.
 DROPPED: Final[dict[str, Names]] = {
     "deepseek-v4-vision": {"mtp.0.enorm.weight": [64], "layers.4.attn_norm.weight": [64]},
@@ -560,6 +508,12 @@ DROPPED: Final[dict[str, Names]] = {
     "glm-5.3": {"model.language_model.layers.4.input_layernorm.weight": [64]},
     "step3.7": {"model.layers.4.input_layernorm.weight": [64]},
     "glm-ocr": {n: shape for n, shape in golden()["glm-ocr"]["names"].items() if ".layers.16." in n},
+    "mimo-v2.5": {"model.mtp.layers.0.input_layernorm.weight": [64]},
+    "ernie-4.5-vl": {f"model.{part}.0.weight": [64, 64] for part in ("mtp_block", "mtp_linear_proj")}
+    | {f"model.mtp_{part}_norm.0.weight": [64] for part in ("hidden", "emb")},
+    "kimi-k3": {"language_model.model.mtp.norm.weight": [64], _LATER: [64]},
+    "florence2": {"language_model.final_logits_bias": [1, 32]},
+    "moondream2": {"model.region.size_encoder.bias": [64]},
 }
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.oracles import tree
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError
 
 REASONS = {
-    "BambaForCausalLM": "computes something else from the reference converter's files",
     "BitNetForCausalLM": "computes SiLU in place of its squared ReLU",
     "UltravoxModel": "its language model is another model",
 }
@@ -67,3 +67,13 @@ def test_the_language_model_of_an_ultravox_is_named(stated: object, command: str
     hint = refused.value.hint or ""
     assert command in hint
     assert "wb convert SRC DST.gguf --mmproj" in hint
+
+
+@pytest.mark.oracle
+def test_only_one_graph_has_the_norms_of_a_bitnet_and_it_computes_silu() -> None:
+    """Why there is no GGUF of a BitNetForCausalLM: squared ReLU is in graphs without norms before the last matrices."""
+    graphs = {path.stem: path.read_text("utf-8") for path in (tree.require() / "src" / "models").glob("*.cpp")}
+    assert [name for name, text in graphs.items() if "ffn_sub_norm" in text or "attn_sub_norm" in text] == ["bitnet"]
+    assert "LLM_FFN_SILU" in graphs["bitnet"]
+    assert "RELU" not in graphs["bitnet"]
+    assert any("LLM_FFN_RELU_SQR" in text for text in graphs.values())

@@ -434,7 +434,8 @@ def test_nemotron_s_mean_and_deviation_have_other_names(tmp_path: Path) -> None:
 
 
 def test_qwen_3_omni_hears(tmp_path: Path) -> None:
-    """The file has what hears; the plan lists the rest, and says why nothing sees. No folder is made of a part."""
+    """The file has what hears; the plan lists the rest, and says why nothing sees. No folder is made of a part, but one
+    of the language model."""
     source = write_folder(golden()["qwen3-omni"], tmp_path / "g")
     plan = wb.plan_convert(source, tmp_path / "m.gguf", mmproj=True)
     listed = {loss.tensor for loss in plan.losses if loss.tensor}
@@ -442,8 +443,12 @@ def test_qwen_3_omni_hears(tmp_path: Path) -> None:
     assert any("no two towers of different widths" in loss.message for loss in plan.losses if loss.effect == "results")
     plan.run()
     wb.convert(source, tmp_path / "t.gguf", tokenizer=False)
-    with pytest.raises(UnsupportedError, match="no class has a qwen3vlmoe language model and a qwen3a projector"):
+    with pytest.raises(UnsupportedError, match="no class has a qwen3omni language model and a qwen3a proj") as error:
         wb.convert(tmp_path / "t.gguf", tmp_path / "b", to="hf", tokenizer=False, projector=tmp_path / "m.gguf")
+    assert "a folder with the language model is written" in (error.value.hint or "")
+    wb.convert(tmp_path / "t.gguf", tmp_path / "b", to="hf", tokenizer=False)
+    wb.convert(tmp_path / "b", tmp_path / "again.gguf", tokenizer=False)
+    assert not wb.diff(tmp_path / "t.gguf", tmp_path / "again.gguf").tensors
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

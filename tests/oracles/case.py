@@ -91,6 +91,9 @@ class Case:
     beyond: tuple[str, ...] = ()  # tensors that the reference can't convert: it gets the model without
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
     folded: bool = False  # whether its GGUF has multipliers of the config in the weights, and so its way back
+    # tensors of a GGUF whose rows the reference puts in an order that llama.cpp's graph doesn't have: the Hugging Face
+    # tensor, and its heads, of which one half is interleaved
+    reordered: dict[str, tuple[str, int]] = field(default_factory=dict)
     computed: tuple[str, ...] = ()  # tensors of a GGUF that are computed from several, so that none leads back
     # tensors that the reference leaves out or calls otherwise: whose numbers (of which Hugging Face name) they are
     kept: dict[str, str] = field(default_factory=dict)

@@ -141,13 +141,26 @@ def test_generation_config_comes_back(name: str, back_of: Converter) -> None:
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
 
 
+#: A model of each kind of tokenizer.
+TOKENIZERS = {CASES[name].tokenizer: name for name in sorted(RETURNING, reverse=True)}
+#: What a folder says and the first one didn't: the token for unknown text, that no token ends a text; and names of
+#: pre-tokenizers that llama.cpp treats as others, by which the files say the same.
+DRIFT = {
+    "arctic": {"tokenizer.ggml.unknown_token_id"},
+    "gemma": {"tokenizer.ggml.unknown_token_id"},
+    "roberta": {"tokenizer.ggml.pre"},
+    "chatglm": {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.pre"},
+}
+
+
+@pytest.mark.parametrize("name", ["llama3", *TOKENIZERS.values()])
 def test_gguf_from_the_folder_that_came_back_is_the_same_file(
-    back_of: Converter, gguf_of: Converter, workshop: Path
+    name: str, back_of: Converter, gguf_of: Converter, workshop: Path
 ) -> None:
     """The second round starts from our own folder: nothing may drift but the order, which follows the folder."""
-    again = ours.to_gguf(back_of("llama3", "f32"), workshop / "again.gguf", "f32")
-    first, second = gguf_file.read(gguf_of("llama3", "f32")), gguf_file.read(again)
-    assert gguf_file.differences(gguf_file.sorted_by_name(second), gguf_file.sorted_by_name(first)) == []
+    again = ours.to_gguf(back_of(name, "f32"), workshop / f"again-{name}.gguf", "f32")
+    files = [gguf_file.sorted_by_name(gguf_file.read(path)) for path in (again, gguf_of(name, "f32"))]
+    assert gguf_file.differences(*files, allowed=DRIFT.get(name, set()).__contains__) == []
 
 
 def test_rows_that_a_folder_has_no_place_for_are_listed(gguf_of: Converter, tmp_path: Path) -> None:

@@ -98,6 +98,14 @@ class Decision(Struct, frozen=True):
             raise FormatError("names no token, which the prompt needs", path=str(self.place.folder / file), field=name)
         return token
 
+    @property
+    def parts(self) -> set[str]:
+        """The files with its further weights, and the folders with its other files."""
+        row, readout = self.row, self.row.readout
+        weights = {row.pointer, f"{row.head}.safetensors" if row.head else "", readout.file if readout else ""}
+        folders = {name.partition("/")[0] for name in (*row.files, *row.one_of) if "/" in name}
+        return (weights | folders | {row.tokenizer}) - {""}
+
     def path(self, name: str) -> Path:
         """Returns the path of a file of the folder. Raises FormatError if there is none."""
         path = self.place.folder / name

@@ -334,7 +334,7 @@ class OpenModel(Closing):
         gguf = self.format == "gguf"
         try:
             if gguf:
-                return self.family.sizes_from_gguf(self.metadata, self.index.by_name)
+                return self.family.sizes_from_gguf(self.metadata, self.index.by_name, self.whole)
             sizes = self.family.sizes_from_hf(self.config)
             if (query := self.family.rows.get("q")) is not None and query.shape[0] == "N":
                 check_heads(sizes.facts, sizes["N"])

@@ -63,6 +63,7 @@ LAYOUTS: Final = MappingProxyType(
         for row in (
             LayoutRow("rope", order="rope_order", lora=True),
             LayoutRow("halves", order="halves_order"),
+            LayoutRow("pairs", order="pairs_order"),
             LayoutRow("swapped", order="swapped_order", lora=True),
             LayoutRow("parted", order="parted_order", runs=_parted_runs, lora=True),
             LayoutRow("tiled", order="tiled_order", runs=_tiled_runs),

@@ -49,6 +49,7 @@ from weighbridge.tensors.nodes import (
 from weighbridge.tensors.nodes.row_orders import (
     halves_apart_order,
     interleaved_order,
+    inverse_order,
     tiled_heads_order,
 )
 
@@ -77,11 +78,7 @@ def ordered(order_of: OrderOf, rows: int, *arguments: int) -> RowOrder:
 @lru_cache(maxsize=64)
 def inverse(order_of: OrderOf, rows: int, *arguments: int) -> RowOrder:
     """The inverse of the order `order_of(rows, *arguments)`."""
-    order = order_of(rows, *arguments)
-    back = array("q", bytes(8 * len(order)))
-    for place, row in enumerate(order):
-        back[row] = place
-    return RowOrder(back)
+    return RowOrder(inverse_order(order_of(rows, *arguments)))
 
 
 @dataclass(frozen=True, slots=True)

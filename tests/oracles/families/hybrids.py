@@ -53,6 +53,11 @@ _GRANITE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0,
 }  # fmt: skip
 
+_BAMBA: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "num_hidden_layers": 3, "attn_layer_indices": [1], "intermediate_size": 96, "rms_norm_eps": 5e-2,
+    "mamba_n_heads": 4, "mamba_n_groups": 1, "mamba_d_state": 16, "mamba_d_head": 32,
+}  # fmt: skip
+
 _FALCON_H1: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "rms_norm_eps": 5e-2, "head_dim": 24, "mamba_d_ssm": 96, "mamba_n_heads": 3, "mamba_d_head": 32,
     "mamba_n_groups": 1, "mamba_d_state": 16, "embedding_multiplier": 1.3, "lm_head_multiplier": 0.7,
@@ -237,6 +242,27 @@ CASES = table(
         recorded=("mlx",),
         unheld=_LIMIT | {"max_position_embeddings"},
     ),
+    # Bamba: Mamba 2 and attention in which half of each head rotates
+    _case(
+        "bamba",
+        "BambaConfig",
+        _BAMBA,
+        unheld=_LIMIT,
+        ours={"granitehybrid.rope.dimension_count": 8},
+        reordered={
+            "blk.1.attn_q.weight": ("model.layers.1.self_attn.q_proj.weight", 4),
+            "blk.1.attn_k.weight": ("model.layers.1.self_attn.k_proj.weight", 2),
+        },
+    ),
+    like(
+        "bamba",
+        "bamba-tied",
+        {"tie_word_embeddings": True, "mamba_n_groups": 2, "num_key_value_heads": 4},
+        reordered={
+            "blk.1.attn_q.weight": ("model.layers.1.self_attn.q_proj.weight", 4),
+            "blk.1.attn_k.weight": ("model.layers.1.self_attn.k_proj.weight", 4),
+        },
+    ),
     # Granite 4 without any: attention with positions in all layers
     _case(
         "granite4-attention",
@@ -371,6 +397,17 @@ UNSAID: dict[str, dict[str, Any]] = {
         "rope.rope_type": "dynamic",
     },
     "jamba": {"hidden_act": "relu", "mamba_expand": 3, "mamba_conv_bias": False, "mamba_proj_bias": True},
+    "bamba": {
+        "hidden_act": "relu",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "mamba_conv_bias": False,
+        "mamba_expand": 3,
+        "mamba_proj_bias": True,
+        "rope.rope_type": "dynamic",
+        "time_step_limit": [0.0, 1.0],
+        "attn_rotary_emb": 6,
+    },
     "granitehybrid": {
         "hidden_act": "relu",
         "attention_bias": True,

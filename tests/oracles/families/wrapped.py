@@ -475,7 +475,6 @@ _BARE = (
         },
         runs=False,
         head="KORMoForCausalLM",
-        taken="qwen2",
         unheld=_QWEN_UNHELD,
         defaults={"hidden_act": "silu", "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False},
     ),

@@ -199,6 +199,7 @@ class Projector(NamedTuple):
     keys: Mapping[str, Any]
 
 
+_TEXT_ALONE: Final = "without --projector a folder with the language model is written"
 #: Keys of a config that describe the whole model.
 _OF_THE_WHOLE: Final = ("architectures", "model_type")
 
@@ -217,18 +218,21 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
             change = ", ".join(dict.fromkeys(family.one_way.values()))
             raise UnsupportedError(
                 f"{path}: no folder can be made again, since {', '.join(reduced)} is {change}",
-                hint="without --projector a folder with the language model is written; "
-                "wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
+                hint=f"{_TEXT_ALONE}; wb convert MMPROJ DST.safetensors keeps the towers under llama.cpp's names",
             )
         if folders := family.document.companions:
             raise UnsupportedError(
                 f"{path}: no folder can be made again: {', '.join(folders)} has parts that no GGUF has",
-                hint="without --projector a folder with the language model is written",
+                hint=_TEXT_ALONE,
             )
         graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
-        shared = [name for f in graph for name in family.architectures if name in f.architectures]
+        wholes = [name for name, a in family.architectures.items() if a.gguf is not None] or [*family.architectures]
+        shared = [name for f in graph for name in wholes if name in f.architectures]
         if not shared:
-            raise UnsupportedError(f"no class has a {model.family.name} language model and a {family.name} projector")
+            raise UnsupportedError(
+                f"no class has a {model.family.name} language model and a {family.name} projector alone",
+                hint=f"{_TEXT_ALONE}; a Qwen 3-Omni has further parts, which no GGUF has",
+            )
         files = ((model.family, model), (family, source))
         shown = (f.architecture_of_gguf(file.metadata, file.index.by_name).name for f, file in files)
         class_ = next((name for name in shown if name in shared), shared[0])

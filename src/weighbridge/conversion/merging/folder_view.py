@@ -31,8 +31,11 @@ class FolderView:
     def tensors(self) -> Mapping[str, LogicalTensor]:
         if not self.by_table:
             return self.model.logical
-        resolved = self.model.resolved
-        return {**self.model.family.save(HF, self.model.sizes, resolved.known_roles), **resolved.others}
+        resolved, stored = self.model.resolved, self.model.logical
+        named = self.model.family.save(HF, self.model.sizes, resolved.known_roles)
+        # as stored, with what no role has: the rows behind the heads of a Kimi K3's A_log
+        own = {name: stored[at] for name, at in self.stored_names.items() if name in named and at in stored}
+        return {**named, **own, **resolved.others}
 
     @cached_property
     def by_table(self) -> bool:

@@ -87,6 +87,7 @@ def _as_stored(
     family, sizes = model.family, described.sizes
     roles = family.load_checked(HF, sizes, named, family.prefix_of(HF, named, sizes))
     saved = family.save(model.dialect, sizes, roles, prefix=family.prefix_of(model.dialect, model.logical, sizes))
+    saved |= {stored: named[name] for name, stored in template.stored_names.items() if name in named}
     return {
         **{name: node for name, node in saved.items() if name in model.logical},
         **{name: node for name, node in tensors.items() if name in unnamed},

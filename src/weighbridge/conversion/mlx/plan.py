@@ -292,7 +292,11 @@ def quantize(name: str, node: Node, quantization: MlxQuantization) -> Mapping[st
     """Quantizes a float tensor. Raises UnsupportedError if its rows aren't whole groups."""
     group, bits, mode = quantization
     if node.spec.shape[-1] % group:
-        raise UnsupportedError(f"{name}: rows of {node.spec.shape[-1]} are not whole groups of {group}")
+        own = "mlx-lm gives this module 8 bits in groups of 64, whatever is requested: --to gguf has other types"
+        raise UnsupportedError(
+            f"{name}: rows of {node.spec.shape[-1]} are not whole groups of {group}",
+            hint=own if quantization == EIGHT_BITS else "--q-group-size: one that divides the rows",
+        )
     floats = nodes.cast(node, F32)
     if mode in (None, "affine"):
         return nodes.pack(floats, packers.AffineOf(bits, group, node.spec.dtype, name))

@@ -34,7 +34,7 @@ from weighbridge.models.mlxlm.towers import TowerNames, Value, mlx_tensors, tabl
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings.write import packers
-from weighbridge.tensors.nodes import LogicalTensor, Node
+from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, flat_range
 
 _TEXT: Final = "text_config"
 
@@ -44,8 +44,10 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     experts, UsageError for a quantization that MLX lacks."""
     names = tower_names(model.config)
     if names is None:
+        kind = str(model.config.get("model_type"))
+        why = table().reason(kind)
         raise UnsupportedError(
-            f"no table has mlx-vlm's names for the model type {model.config.get('model_type')}",
+            f"no table has mlx-vlm's names for the model type {kind}{f': {why}' if why else ''}",
             hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
         )
     path = text_path(model)
@@ -75,6 +77,9 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     add_side_files(model, draft, without=("config.json", *model.texts))
     config = {**_config(model, names, draft), **quantization_config(modules, overall, each=False)}
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
+    for folder in names.folders:
+        if (model.place.folder / folder).is_dir():
+            draft.losses.append(Loss(f"left out: the folder {folder}, which mlx-vlm reads from where you copy it to"))
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in tensors.values()))
     return draft
 
@@ -90,8 +95,22 @@ def _as_read(
         elif names.is_unread(name, text):
             draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it", name))
         else:
-            out[name] = names.in_mlx(name, node)
+            out[name] = names.in_mlx(name, _read_part(names, name, node, text, draft))
+            rows = next((rows for end, rows in names.fixed.items() if name.endswith(end)), None)
+            if rows is not None and node.spec.shape[0] != rows:
+                draft.losses.append(Loss(f"mlx-vlm won't load it: its class always has {rows} rows", name, "results"))
     return out
+
+
+def _read_part(
+    names: TowerNames, name: str, node: LogicalTensor, text: Mapping[str, Any], draft: PlanBuilder
+) -> LogicalTensor:
+    """The elements of a vector that mlx-vlm's class reads. Lists the others."""
+    sides = names.cut_sides(name, text)
+    if sides is None or node.spec.shape != sides[1:]:
+        return node
+    draft.losses.append(Loss(f"mlx-vlm's class reads only the first {sides[0]} of {sides[1]} elements", name))
+    return flat_range(as_node(node), 0, sides[:1])
 
 
 def _add_tensors(

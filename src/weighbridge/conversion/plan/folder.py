@@ -172,9 +172,10 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
     check_two_way(model)
     blocks = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
     prefix = None if towers is None else model.family.architectures[towers.class_].prefix
-    named = {**model.resolved.save(blocks or "hf", prefix=prefix), **(towers.named if towers else {})}
-    draft = PlanBuilder({}, {"format": "pt"}, losses=unplaced(model, blocks or "hf", "folder"))
-    draft.notes += zeros_made(model, blocks or "hf", named)
+    dialect = blocks or _names_of(model, None if towers is None else towers.class_)
+    named = {**model.resolved.save(dialect, prefix=prefix), **(towers.named if towers else {})}
+    draft = PlanBuilder({}, {"format": "pt"}, losses=unplaced(model, dialect, "folder"))
+    draft.notes += zeros_made(model, dialect, named)
     narrow = probe.narrowest(named) if options.dtype in (None, SMALLEST_EXACT) else {}
     if options.dtype == SMALLEST_EXACT:
         narrow |= probe.smallest_exact(named, frozenset({"F32", "F16", "BF16"}), draft.notes)
@@ -203,3 +204,9 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
         draft.notes.append(f"the folder has no towers: --projector {projector} adds them")
     draft.notes += metadata.products(model.family)
     return draft
+
+
+def _names_of(model: OpenModel, class_: str | None) -> str:
+    """The dialect of a class of the family, by default the one that the GGUF shows."""
+    shown = model.family.architecture_of_gguf(model.metadata, model.index.by_name)
+    return (shown if class_ is None else model.family.architectures[class_]).dialect

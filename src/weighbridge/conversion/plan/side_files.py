@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -49,26 +49,57 @@ def _module_weights(model: OpenModel) -> list[Path]:
     return found
 
 
+def _further_parts(model: OpenModel) -> list[Path]:
+    """The files of further parts of the model, which its class reads from there: the folder of the tokenizer of sounds
+    (audio_tokenizer/), the head of a decision model.
+
+    Raises RefusedError for a link that leads out of the folder.
+    """
+    from weighbridge.models.arch.registry import projector_of_hf  # late, as is the next: they read tables
+    from weighbridge.models.decision import decision_of
+
+    projector, decision = projector_of_hf(model.config), decision_of(model)
+    names = {*(projector.document.companions if projector is not None else ())}
+    if decision is not None and decision.place is model.place:
+        names |= decision.parts
+    folder = model.place.folder
+    found = [path for name in sorted(names) for path in _files_at(folder / name) if path not in model.place.weights]
+    for path in found:
+        check_link(path, folder)
+    return found
+
+
+def _files_at(path: Path) -> Iterator[Path]:
+    """The file at a path, or those in the folder."""
+    if path.is_file():
+        yield path
+    elif path.is_dir() and not path.is_symlink():
+        for inner in sorted(path.iterdir()):
+            if not inner.name.startswith("."):
+                yield from _files_at(inner)
+
+
 def copied(files: Collection[Path], folder: Path) -> list[PlannedFile]:
     """Plans verbatim copies of files of a folder."""
     return [writers.raw(path.relative_to(folder).as_posix(), open_source(path)) for path in files]
 
 
 def add_side_files(model: OpenModel, draft: PlanBuilder, without: Collection[str] = ()) -> None:
-    """Adds the small files next to the weights, and the weights of dense modules, except those that the draft has and
-    those in `without`.
+    """Adds the small files next to the weights, the weights of dense modules, and the folders of further parts, except
+    files that the draft has and those in `without`.
 
     Adds a note on the files of the folder that are neither weights nor copied, unless the model was given by its file.
     """
     folder = model.place.folder
-    weights = _module_weights(model)
-    files = [*side_files(folder), *weights]
+    weights = [*_module_weights(model), *_further_parts(model)]
+    files = [*dict.fromkeys((*side_files(folder), *weights))]
     skipped = {*draft.texts, *without}
     draft.sources = (*draft.sources, *weights)
     draft.extra_files += copied([p for p in files if p.relative_to(folder).as_posix() not in skipped], folder)
     if model.place.path != folder:
         return
-    used = {*files, *model.place.weights, *(p.parent for p in (*files, *model.place.weights))}
+    used = {*files, *model.place.weights}
+    used |= {above for path in used for above in path.parents}
     unused = sorted(
         f"{p.name}/" if p.is_dir() else p.name
         for p in folder.iterdir()

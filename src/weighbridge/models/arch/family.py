@@ -182,12 +182,14 @@ class Family(FamilyNames):
         orders = set_orders(self.layer_sets, "hf", facts, sets) if sets else ()
         return Sizes(*self._values("hf", facts), self._known(config).name, facts, tuple(sets.items()), orders)
 
-    def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
-        """The sizes in a GGUF's key-values. `names`: its tensors, which may identify the class."""
+    def sizes_from_gguf(
+        self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = (), class_: str = ""
+    ) -> Sizes:
+        """The sizes in a GGUF's key-values. `names`: its tensors, which may identify the class; else it is `class_`."""
         view = ArchView(metadata, self.gguf, names)
         if self.layer_sets:
             view.layer_sets = layer_sets(self.layer_sets, "gguf", view, partial(self._count, "gguf", view))
-        sets, name = view.layer_sets, self.architecture_of_gguf(metadata, names).name
+        sets, name = view.layer_sets, self.architecture_of_gguf(metadata, names, class_).name
         orders = set_orders(self.layer_sets, "gguf", view, sets) if sets else ()
         return Sizes(*self._values("gguf", view), name, layers=tuple(sets.items()), orders=orders)
 
@@ -216,16 +218,18 @@ class Family(FamilyNames):
                           found=values.get(declared.strip("#")))  # fmt: skip
 
     def architecture_of_gguf(
-        self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()
+        self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = (), class_: str = ""
     ) -> Architecture:
-        """The most likely class of transformers of a GGUF, which doesn't name it. A family whose GGUFs are opened as
-        another's is asked only where its class is known."""
+        """The most likely class of transformers of a GGUF, which doesn't name it; `class_` if it shows none. A family
+        whose GGUFs are opened as another's is asked only where its class is known."""
         view = ArchView(metadata, self.gguf, names)
         if len(self.architectures) == 1 and (only := next(iter(self.architectures.values()))).gguf is None:
             return only
         for a in self.architectures.values():
             if a.gguf is not None and (not a.gguf or view.shows(a.gguf)):
                 return a
+        if class_ in self.architectures:
+            return self.architectures[class_]
         raise UsageError(f"no class of the {self.name} family matches this GGUF")
 
     @property
@@ -461,9 +465,16 @@ class Family(FamilyNames):
         return layouts | {row.name: FUNCTIONS[row.computed.function].why for row in self.rows.values() if row.computed}
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes, layer: int = 0) -> TensorLayout | None:
-        """The layout change from a role's own layout to the dialect's in a layer, if any."""
+        """The layout change from a role's own layout to the dialect's in a layer, if any. A model without one of its
+        sizes, which is optional, has none."""
         call = self.rows[role].layouts.get(dialect)
-        return None if call is None else layout_of(call, arguments(call, sizes, layer))
+        if call is None:
+            return None
+        try:
+            known = arguments(call, sizes, layer)
+        except KeyError:  # of the size
+            return None
+        return layout_of(call, known)
 
 
 _FURTHER = 16  # layers after the last; published models have at most 3

@@ -40,7 +40,6 @@ _PLAIN: Final = "; wb convert SRC DST.safetensors and wb rename keep every tenso
 _ELSEWHERE: Final = MappingProxyType(
     {
         "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin",
-        "BambaForCausalLM": f"llama.cpp computes something else from the reference converter's files of it{_PLAIN}",
         "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU; mlx-lm reads the packed "
         f"folder as it is{_PLAIN}",
         "UltravoxModel": "its language model is another model: wb convert {} text.gguf; its tower: "

@@ -226,7 +226,8 @@ def _join(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair:
 def _convert(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair, *, undo: bool) -> LoraPair:
     """Converts a pair to a role's layout (`undo`), or to a dialect's."""
     via = family.rows[role].layouts.get(dialect)
-    if via is None or (via.layout == "transpose" and dialect in _LINEAR):
+    layout: TensorLayout | None = None if via is None else family.layout_of(dialect, role, sizes)
+    if via is None or layout is None or (via.layout == "transpose" and dialect in _LINEAR):
         return pair
     if via.layout == "transpose":
         return pair.turned()
@@ -234,7 +235,4 @@ def _convert(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPa
         raise UnsupportedError(
             f"{role} has a different layout in {dialect} ({via.layout}), so its LoRA can't be converted"
         )
-    layout: TensorLayout | None = family.layout_of(dialect, role, sizes)
-    if layout is None:
-        return pair
     return pair.moved(layout.undo if undo else layout.apply)

@@ -1,4 +1,5 @@
-"""Matrices that mlx-vlm's classes join or split: rows in one matrix, and the halves of a latent attention.
+"""Matrices that mlx-vlm's classes join or split: stacks of experts, rows in one matrix, and the halves of a latent
+attention.
 
 with_joins(rows, tensors)     the tensors of a Hugging Face folder, joined
 without_joins(rows, tensors)  the inverse
@@ -6,16 +7,55 @@ without_joins(rows, tensors)  the inverse
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.words import plural
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+class Ending(Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a tensor's name there, and those of its parts here; towers.toml documents the fields."""
+
+    hf: str
+    mlx: list[str]
+    turned: bool = False
+    within: str = ""
+    counts: str = ""
+
+    def start(self, name: str) -> tuple[str, str] | None:
+        """The part of a name before this end, and the expert's number; None if the name ends otherwise."""
+        if not name.startswith(self.within):
+            return None
+        pattern = re.escape(self.hf).replace(r"\*", "([0-9]+)")
+        match = re.fullmatch(f"(.*){pattern}", name, re.DOTALL)
+        return match and (match[1], match[2] if "*" in self.hf else "")
+
+    def place(self, number: int, text: Mapping[str, Any]) -> tuple[str, int]:
+        """The end of the name of an expert's stack, and the expert's place there. `text`: the language model's
+        settings, which count the experts of each stack if there are several."""
+        stated = text.get(self.counts) if self.counts else None
+        counts = stated if isinstance(stated, list) else []
+        if len(counts) != len(self.mlx) or not all(isinstance(count, int) and count > 0 for count in counts):
+            if self.counts:
+                raise FormatError(
+                    "doesn't count the experts",
+                    field=self.counts,
+                    expected=plural(len(self.mlx), "number"),
+                    found=stated,
+                )
+            return self.mlx[0], number
+        for end, count in zip(self.mlx, counts, strict=True):
+            if number < count:
+                return end, number
+            number -= count
+        raise FormatError("counts fewer experts than the folder has", field=self.counts, found=stated)
 
 
 class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,12 +65,18 @@ class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):
     mlx: list[str]
     within: str = ""
     rows: list[str] = []
+    single: bool = False
 
     def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
         return _joined_rows(name, parts) if len(self.mlx) == 1 else self._split(name, parts[0], self.mlx, config)
 
     def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
-        return _joined_rows(name, parts) if len(self.hf) == 1 else self._split(name, parts[0], self.hf, config)
+        from weighbridge.tensors.nodes import as_node, reshape  # late: numpy
+
+        if len(self.hf) > 1:
+            return self._split(name, parts[0], self.hf, config)
+        nodes = [as_node(part) for part in parts]
+        return _joined_rows(name, [reshape(x, (1, *x.spec.shape)) for x in nodes] if self.single else nodes)
 
     def _split(self, name: str, whole: LogicalTensor, ends: Sequence[str], config: Mapping[str, Any]) -> list[Node]:
         from weighbridge.tensors.nodes import as_node, flat_range  # late: numpy
@@ -43,7 +89,8 @@ class JoinedRows(Struct, frozen=True, forbid_unknown_fields=True):
             raise FormatError(f"{name} has {total} rows, which don't split into {plural(len(ends), 'part')}")
         each = node.spec.elements // total
         starts = [sum(counts[:at]) * each for at in range(len(counts))]
-        return [flat_range(node, start, (count, *inner)) for start, count in zip(starts, counts, strict=True)]
+        shapes = [tuple(inner) if self.single else (count, *inner) for count in counts]
+        return [flat_range(node, start, shape) for start, shape in zip(starts, shapes, strict=True)]
 
 
 def _joined_rows(name: str, parts: Sequence[LogicalTensor]) -> list[Node]:
@@ -53,6 +100,48 @@ def _joined_rows(name: str, parts: Sequence[LogicalTensor]) -> list[Node]:
     if len({node.spec.shape[1:] for node in nodes}) > 1:
         raise FormatError(f"{name} and its parts have rows of different lengths")
     return [concat(nodes)]
+
+
+class FusedHeads(Struct, frozen=True, forbid_unknown_fields=True):
+    """Queries, keys and values in one matrix, which the class has in three; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+    layout: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import Node, flat_range  # late: numpy
+
+        node, counts = parts[0], self._counts(name, config)
+        if not isinstance(node, Node):
+            raise UnsupportedError(
+                f"{name} is quantized, rank by rank as published, which can't be split",
+                hint="convert a folder of floats",
+            )
+        if len(node.spec.shape) != 2 or node.spec.shape[0] != sum(counts):
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, expected {sum(counts)} rows")
+        columns = node.spec.shape[1]
+        starts = [sum(counts[:at]) * columns for at in range(3)]
+        return [flat_range(node, start, (count, columns)) for start, count in zip(starts, counts, strict=True)]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        return _joined_rows(name, parts)
+
+    def is_fused(self, config: Mapping[str, Any]) -> bool:
+        """Whether the folder of a config has one matrix."""
+        return config.get(self.layout) == "fused_qkv"
+
+    @staticmethod
+    def _counts(name: str, config: Mapping[str, Any]) -> list[int]:
+        """Rows of queries, keys and values. Layers with a window have keys of their own."""
+        number, kinds = re.search(r"\.layers\.([0-9]+)\.", name), config.get("hybrid_layer_pattern")
+        if not number or not isinstance(kinds, list) or int(number[1]) >= len(kinds):
+            raise FormatError(f"config.json's hybrid_layer_pattern has no kind of the layer of {name}")
+        swa = "swa_" if kinds[int(number[1])] else ""
+        heads, keys = _size(config, f"{swa}num_attention_heads"), _size(config, f"{swa}num_key_value_heads")
+        of_key, of_value = _size(config, f"{swa}head_dim"), _size(config, f"{swa}v_head_dim")
+        return [heads * of_key, keys * of_key, keys * of_value]
 
 
 class SplitHeads(Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,7 +240,7 @@ class GroupedRows(Struct, frozen=True, forbid_unknown_fields=True):
         return [reshape(node, (node.spec.rows, node.spec.shape[-1]))]
 
 
-Parted: TypeAlias = JoinedRows | SplitHeads | PackedExperts | GroupedRows
+Parted: TypeAlias = JoinedRows | FusedHeads | SplitHeads | PackedExperts | GroupedRows
 
 
 def with_joins(
@@ -173,6 +262,8 @@ def without_joins(
     out: dict[str, Node] = {}
     used: set[str] = set()
     for row in rows:
+        if isinstance(row, FusedHeads) and not row.is_fused(config):
+            continue
         for start in _starts(row.mlx, row.within, tensors):
             names = [start + end for end in row.mlx]
             made = row.to_hf(names[0], [tensors[name] for name in names], config)

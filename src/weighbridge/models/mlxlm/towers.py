@@ -23,6 +23,8 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Index
 from weighbridge.models.arch.config import value_at
 from weighbridge.models.mlxlm.joins import (
+    Ending,
+    FusedHeads,
     GroupedRows,
     JoinedRows,
     PackedExperts,
@@ -45,23 +47,6 @@ Value: TypeAlias = str | bool | int | float | list[int]
 _LAYER: Final = re.compile(r"language_model\.model\.layers\.([0-9]+)\.")
 
 
-class Ending(Struct, frozen=True, forbid_unknown_fields=True):
-    """The end of a tensor's name there, and those of its parts here; towers.toml documents the fields."""
-
-    hf: str
-    mlx: list[str]
-    turned: bool = False
-    within: str = ""
-
-    def start(self, name: str) -> tuple[str, str] | None:
-        """The part of a name before this end, and the expert's number; None if the name ends otherwise."""
-        if not name.startswith(self.within):
-            return None
-        pattern = re.escape(self.hf).replace(r"\*", "([0-9]+)")
-        match = re.fullmatch(f"(.*){pattern}", name, re.DOTALL)
-        return match and (match[1], match[2] if "*" in self.hf else "")
-
-
 class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
     """Tensors that the class drops; towers.toml documents the fields."""
 
@@ -82,6 +67,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: str
     like: str = ""
+    module: str = ""
     architecture: str = ""
     published: str = ""
     prefixes: list[tuple[str, str]] = []
@@ -94,9 +80,12 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     one_added: list[str] = []
     joins: list[JoinedRows] = []
     heads: list[SplitHeads] = []
+    fused: list[FusedHeads] = []
     packed: list[PackedExperts] = []
     groups: list[GroupedRows] = []
     int32: list[str] = []
+    cut: Mapping[str, tuple[str, str]] = {}
+    flattened: Mapping[str, list[int | str]] = {}
     unread: list[UnreadTensors] = []
     text: Mapping[str, Value] = {}
     vision: Mapping[str, Value] = {}
@@ -115,11 +104,13 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     sees: list[str] = []
     reads: list[str] = []
     requires: list[str] = []
+    folders: list[str] = []
+    fixed: Mapping[str, int] = {}
 
     @property
     def parted(self) -> list[Parted]:
         """Matrices that the class joins or splits."""
-        return [*self.joins, *self.heads, *self.packed, *self.groups]
+        return [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups]
 
     def has_tower(self, config: Mapping[str, Any]) -> bool:
         """Whether the class supports the type of the config's tower, if it states one."""
@@ -145,17 +136,30 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
             return _with_axis(node, 0, -1)
         if name.endswith(tuple(self.int32)):
             return _integers(node, I32)
+        if name.endswith(tuple(self.flattened)):
+            return _reshaped(node, [node.spec.shape[0], -1])
         return _shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
 
-    def in_hf(self, name: str, node: LogicalTensor) -> LogicalTensor:
-        """The inverse of `in_mlx`."""
+    def in_hf(self, name: str, node: LogicalTensor, config: Mapping[str, Any]) -> LogicalTensor:
+        """The inverse of `in_mlx`. `config`: the language model's settings, with `vision_config`."""
         if name.endswith(tuple(self.channels_last)):
             return channels_first(node)
         if name.endswith(tuple(self.transposed)):
             return _with_axis(node, -1, 0)
         if name.endswith(tuple(self.int32)):
             return _integers(node, I64)
+        if (sizes := next((s for end, s in self.flattened.items() if name.endswith(end)), None)) is not None:
+            vision = config.get("vision_config") or {}
+            return _reshaped(node, [node.spec.shape[0], *(vision.get(s) if isinstance(s, str) else s for s in sizes)])
+        if (sides := self.cut_sides(name, config)) is not None and node.spec.shape == sides[:1]:
+            return _padded(node, sides[1])
         return _shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
+
+    def cut_sides(self, name: str, text: Mapping[str, Any]) -> tuple[int, int] | None:
+        """How many elements of a vector the class reads, and how many the folder has; None if it reads all."""
+        row = next((row for end, row in self.cut.items() if name.endswith(end)), None)
+        read, stored = (value_at(text, path.split(".")[:-1]).get(path.split(".")[-1]) for path in row or ("x", "x"))
+        return (read, stored) if isinstance(read, int) and isinstance(stored, int) and 0 < read < stored else None
 
     def is_unread(self, name: str, text: Mapping[str, Any]) -> bool:
         """Whether the class drops the tensor of this name of mlx-vlm's. `text`: the language model's settings."""
@@ -171,16 +175,33 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
         return _replaced(name, [(there, here) for here, there in self.prefixes])
 
 
+class Without(Struct, frozen=True, forbid_unknown_fields=True):
+    """Modules of mlx-vlm that no row has, and the reason."""
+
+    why: str
+    modules: list[str]
+
+
 class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
     """The parsed towers.toml."""
 
     multimodal: list[str]
     computed: list[str]
+    without: Mapping[str, Without]
     model: Mapping[str, TowerNames]
+
+    def reason(self, kind: str) -> str:
+        """Why no row has a model type; empty if mlx-vlm has no module of its name, either."""
+        return next((group.why for group in self.without.values() if module_name(kind) in group.modules), "")
 
     def quantizes(self, name: str) -> bool:
         """Whether mlx-vlm quantizes the matrix of this name, if its rows are whole groups."""
         return not any(part in name for part in self.multimodal)
+
+
+def module_name(kind: str) -> str:
+    """The module of mlx-vlm of a model type, unless mlx-vlm declares another."""
+    return kind.lower().replace("-", "_")
 
 
 @cache
@@ -189,7 +210,8 @@ def table() -> TowerTable:
     stored = read_table(__file__, "towers.toml")
     rows: dict[str, dict[str, Any]] = {}
     for name, row in stored["model"].items():  # after the row that it is like
-        rows[name] = {**rows.get(row.get("like", ""), {}), **row, "kind": name}
+        like = {**rows.get(row.get("like", ""), {}), "module": module_name(name)}
+        rows[name] = {**like, **row, "kind": name}
     return convert({**stored, "model": rows}, TowerTable)
 
 
@@ -197,11 +219,13 @@ def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
     """The row of a config's model type, or of its class and tower if mlx-vlm knows the model by another type; None if
     the table has none."""
     kind, classes = config.get("model_type"), config.get("architectures")
-    row = table().model.get(kind) if isinstance(kind, str) else None
-    if row is not None and row.has_tower(config):
-        return row
-    named = [other for other in table().model.values() if isinstance(classes, list) and other.architecture in classes]
-    return next((other for other in named if other.published == kind and other.has_tower(config)), row)
+    if not isinstance(kind, str):
+        return None
+    for row in table().model.values():
+        named = isinstance(classes, list) and row.architecture in classes and row.published == kind
+        if named and row.has_tower(config) and not (row.sees and "vision_config" not in config):
+            return row
+    return table().model.get(kind)
 
 
 def is_of_mlx_vlm(config: Mapping[str, Any], index: Index) -> bool:
@@ -227,7 +251,8 @@ def mlx_tensors(
         if row is None:
             out[new] = node
         elif number:
-            stacks.setdefault(start + row.mlx[0], {})[int(number)] = node
+            end, place = row.place(int(number), text)
+            stacks.setdefault(start + end, {})[place] = node
         elif len(row.mlx) == 1 and not (row.turned and turned):
             out[start + row.mlx[0]] = node
         else:
@@ -311,10 +336,12 @@ def _restored(row: Ending, parts: list[LogicalTensor]) -> dict[str, Node]:
 
     if "*" not in row.hf:
         return {row.hf: _joined(row.mlx[0], parts, row.turned) if row.turned or len(parts) > 1 else as_node(parts[0])}
-    stack = as_node(parts[0])
-    count, *shape = _stack_shape(row.mlx[0], stack)
-    each = stack.spec.rows // max(count, 1)
-    experts = (reshape(slice_rows(stack, number * each, (1, *shape)), tuple(shape)) for number in range(count))
+    experts: list[Node] = []
+    for end, part in zip(row.mlx, parts, strict=True):
+        stack = as_node(part)
+        count, *shape = _stack_shape(end, stack)
+        each = stack.spec.rows // max(count, 1)
+        experts += [reshape(slice_rows(stack, at * each, (1, *shape)), tuple(shape)) for at in range(count)]
     return {row.hf.replace("*", str(number)): expert for number, expert in enumerate(experts)}
 
 
@@ -332,6 +359,26 @@ def _integers(node: LogicalTensor, dtype: DType) -> Node:
     from weighbridge.tensors.nodes import as_node, cast  # late: numpy
 
     return cast(as_node(node), dtype)
+
+
+def _reshaped(node: LogicalTensor, shape: list[Any]) -> Node:
+    """The tensor in another shape; -1: as many elements as are left."""
+    from weighbridge.tensors.nodes import as_node, reshape  # late: numpy
+
+    plain = as_node(node)
+    if -1 in shape:
+        shape = [shape[0], plain.spec.elements // max(shape[0], 1)]
+    if not all(isinstance(size, int) for size in shape) or math.prod(shape) != plain.spec.elements:
+        raise FormatError(f"config.json has no sizes for a convolution of {plural(plain.spec.elements, 'element')}")
+    return reshape(plain, tuple(shape))
+
+
+def _padded(node: LogicalTensor, size: int) -> Node:
+    """A vector with zeros behind it."""
+    from weighbridge.tensors.nodes import as_node, concat, zeros  # late: numpy
+
+    plain = as_node(node)
+    return concat([plain, zeros((size - plain.spec.elements,), plain.spec.dtype)])
 
 
 def _shifted(node: LogicalTensor, by: int) -> Node:
@@ -362,13 +409,21 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     copies: list[Dropped] = []
     parts: dict[str, Node] = {}
     used: set[str] = set()
+    text = value_at(model.config, text_path(model))
+    settings = {**text, "vision_config": model.config.get("vision_config")}
+    read = {name: names.in_hf(name, tensor, settings) for name, tensor in model.logical.items()}
     if names.parted:
-        read = {name: names.in_hf(name, tensor) for name, tensor in model.logical.items()}
-        parts, used = without_joins(names.parted, read, value_at(model.config, text_path(model)))
-    rest = {name: tensor for name, tensor in model.logical.items() if name not in used}
+        parts, used = without_joins(names.parted, read, text)
+    rest = {name: tensor for name, tensor in read.items() if name not in used}
     nodes, whole = hf_tensors(names, {**rest, **parts})
     nodes |= {names.to_hf(name): node for name, node in parts.items() if name not in whole}
-    used |= whole
+    turned = {
+        name
+        for name in rest
+        if name not in whole and _is_packed(model, name) and name.endswith(tuple(names.transposed))
+    }
+    nodes |= {names.to_hf(name): as_node(rest[name]) for name in turned}
+    used |= {*whole, *turned}
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
         if name in used or name.startswith(modules):
@@ -376,12 +431,12 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
         if names.head and name.startswith(names.head[1].removesuffix("weight")) and _is_tied(model):
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
         else:
-            nodes[names.to_hf(name)] = as_node(names.in_hf(name, node))
+            nodes[names.to_hf(name)] = as_node(names.in_hf(name, node, settings))
     config = dict(model.config)
     for key in ("quantization", "quantization_config"):  # of single modules by their paths
         if isinstance(config.get(key), dict):
             config[key] = {
-                names.to_hf(name) if isinstance(value, dict | bool) else name: value
+                names.to_hf(f"{name}.").removesuffix(".") if isinstance(value, dict | bool) else name: value
                 for name, value in config[key].items()
             }
     if names.published:
@@ -390,6 +445,10 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     named = with_nodes(model, nodes)
     index = replace(named.index, metadata={**named.index.metadata, "format": "pt"})
     return replace(named, index=index, texts=texts, left_out=(*model.left_out, *copies))
+
+
+def _is_packed(model: OpenModel, name: str) -> bool:
+    return f"{name.removesuffix('weight')}scales" in model.stored
 
 
 def _is_tied(model: OpenModel) -> bool:

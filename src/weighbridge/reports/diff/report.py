@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -157,7 +158,7 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
     """Returns the dialect, both models under its names, and notes."""
     if names in ("stored", "logical"):
         return names, getattr(a, names), getattr(b, names), ()
-    if names == "auto" and _shapes(a) == _shapes(b):
+    if names == "auto" and _shapes(a) == _shapes(b) and not _laid_out_apart(a, b):
         return "logical", a.logical, b.logical, ()
     try:
         a, b = read_alike(a, b)
@@ -167,6 +168,16 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
         if names == "canonical":
             raise
         return "logical", a.logical, b.logical, (f"compared by logical names: {error.message}",)
+
+
+def _laid_out_apart(a: OpenModel, b: OpenModel) -> bool:
+    """Returns whether two GGUFs are read by different tables, which may lay out the same rows differently: a GLM-4V's
+    and a GLM-4's."""
+    if (a.format, b.format) != ("gguf", "gguf"):
+        return False
+    with suppress(WeighbridgeError):
+        return a.family.name != b.family.name
+    return False
 
 
 def _shapes(model: OpenModel) -> dict[str, Shape]:

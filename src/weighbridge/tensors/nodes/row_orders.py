@@ -47,6 +47,20 @@ def halves_order(rows: int, heads: int, rotated: int) -> array[int]:
     return order
 
 
+def pairs_order(rows: int, heads: int, rotated: int) -> array[int]:
+    """The opposite: the order that turns halves (j, j + rotated/2) into adjacent pairs (2j, 2j + 1), which ggml's NORM
+    rope rotates, in the first `rotated` rows of each head."""
+    return inverse_order(halves_order(rows, heads, rotated))
+
+
+def inverse_order(order: array[int]) -> array[int]:
+    """The order that undoes another."""
+    back = array("q", bytes(8 * len(order)))
+    for place, row in enumerate(order):
+        back[row] = place
+    return back
+
+
 def swapped_order(rows: int, heads: int, outer: int, inner: int) -> array[int]:
     """The order that turns `outer` parts of each head (Hugging Face: halves), each of `inner` runs (axes of rotation),
     into `inner` parts of `outer` runs (ggml). The rows left over at the end of a head stay."""

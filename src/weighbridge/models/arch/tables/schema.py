@@ -67,6 +67,7 @@ class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     requires: Annotated[str | None, _doc("set of layers that may not be empty in a model of this family")] = None
     forbids: Annotated[str | None, _doc("set of layers that must be empty")] = None
+    dialect: Annotated[str, _doc("dialect in which a folder of the class is made of a GGUF")] = "hf"
     known_as: Annotated[
         str | None, _doc("`model_type` that rules use; default: that of the class in `like`, or its own")
     ] = None
