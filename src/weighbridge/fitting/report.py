@@ -161,8 +161,8 @@ def _uncounted(model: OpenModel, path: str | os.PathLike[str]) -> str:
         return f"its towers aren't counted: {convert}, then --mmproj mmproj.gguf" if has_towers(model) else ""
     from weighbridge.models.llamacpp.companions import find_towers  # late: few GGUFs have a projector
 
-    found = find_towers(resolve_path(path), model)
-    return f"its projector isn't counted: --mmproj {shlex.quote(str(found.path))}" if found.path is not None else ""
+    file = find_towers(resolve_path(path), model).path
+    return f"its projector isn't counted: --mmproj {shlex.quote(str(file))}" if file is not None else ""
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:

@@ -104,8 +104,8 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     if left == right:
         return a, b
     with suppress(WeighbridgeError):  # tensors of another number of layers
-        if (whispers := _under_openai_names(a)) and (others := _under_openai_names(b)):
-            return whispers, others
+        if (whisper := _under_openai_names(a)) and (second := _under_openai_names(b)):
+            return whisper, second
     first, second = (
         from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
         for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])

@@ -92,7 +92,12 @@ def _fields(facts: CardFacts) -> dict[str, Any]:
     url = keys.get("general.base_model.0.repo_url") or keys.get("general.source.repo_url")
     repository = _HUB.fullmatch(url) if isinstance(url, str) else None
     base = facts.base_model or (repository[1] if repository else None)
-    licence = keys.get("general.license")
+    licence, architecture = keys.get("general.license"), keys.get("general.architecture")
+    task: str | None = facts.task or ("text-to-speech" if "gen" in facts.senses else _TASKS[facts.senses])
+    if architecture is None:
+        task = facts.task or None
+    elif not facts.task and (pooling := keys.get(f"{architecture}.pooling_type")) is not None:
+        task = "text-ranking" if pooling == _RANK else "feature-extraction"
     tags = list(_TAGS.get(facts.kind, ()))
     tags += ["imatrix"] if any(key.startswith("quantize.imatrix.") for key in keys) else []
     tags += ["conversational"] if facts.jinja else []
@@ -103,7 +108,7 @@ def _fields(facts: CardFacts) -> dict[str, Any]:
         "license_name": keys.get("general.license.name") if licence == "other" else None,
         "license_link": keys.get("general.license.link") if licence == "other" else None,
         "library_name": "sentence-transformers" if facts.task == EMBEDS else _LIBRARIES.get(facts.kind),
-        "pipeline_tag": _task(facts),
+        "pipeline_tag": task,
         "language": list(keys.get("general.languages") or ()) or None,
         "quantized_by": facts.repository.partition("/")[0] if facts.quantized else None,
         "tags": tags or None,
@@ -117,23 +122,13 @@ def _relation(facts: CardFacts) -> str | None:
     return "quantized" if facts.quantized or facts.kind != "hf" else None
 
 
-def _task(facts: CardFacts) -> str | None:
-    """Returns the Hub's task; None for an unknown architecture."""
-    architecture = facts.keys.get("general.architecture")
-    if facts.task or architecture is None:
-        return facts.task or None
-    if (pooling := facts.keys.get(f"{architecture}.pooling_type")) is not None:
-        return "text-ranking" if pooling == _RANK else "feature-extraction"
-    return "text-to-speech" if "gen" in facts.senses else _TASKS[facts.senses]
-
-
 def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     name = facts.repository.partition("/")[2]
     yield f"# {name}\n"
     base = fields.get("base_model")
     if isinstance(base, str):
-        made = "An adapter of {}" if _relation(facts) == "adapter" else f"{{}} as {_TITLES.get(facts.kind, 'ggml')}"
-        yield f"{made.format(f'[{base}](https://huggingface.co/{base})')}.\n"
+        sentence = "An adapter of {}" if _relation(facts) == "adapter" else f"{{}} as {_TITLES.get(facts.kind, 'ggml')}"
+        yield f"{sentence.format(f'[{base}](https://huggingface.co/{base})')}.\n"
     yield from _file_table(facts)
     yield from _measurements(facts.measured)
     yield "## Run it\n"

@@ -223,10 +223,10 @@ def _conversion(source: ChoiceSource, form: str, type: str) -> tuple[str, tuple[
     """Returns the converted model, and the command and options that write it; None without a conversion."""
     if form == "gguf":
         title = f"{source.name}-{type}" if type else source.name
-        target, both = (f"{title}-GGUF/", " --with-mmproj") if source.sees else (f"{title}.gguf", "")
+        target, towers = (f"{title}-GGUF/", " --with-mmproj") if source.sees else (f"{title}.gguf", "")
         if type:
-            return shlex.quote(target), ("quantize", f" {type}{both}")
-        to = f" --to gguf{both}" if both else ""
+            return shlex.quote(target), ("quantize", f" {type}{towers}")
+        to = f" --to gguf{towers}" if towers else ""
         return shlex.quote(target), None if source.form == "gguf" else ("convert", to)
     label = {"mlx": f"mlx-{type}bit" if type else "mlx", "scheme": type or form}.get(form, form)
     target = shlex.quote(f"{source.name}-{label}")

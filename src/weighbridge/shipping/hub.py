@@ -116,7 +116,10 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
         with open_headers(path).model as model:
             files.append(_card_file(model))
             first = first or _model_facts(model)
-            task = task or _task(model)
+            if form_of(model) is not None:
+                task = "automatic-speech-recognition"
+            elif model.format != "gguf" and MODULES in model.place.names():
+                task = EMBEDS
             if model.format != "gguf":
                 senses |= senses_of(model)
             elif (towers := find_towers(path, model).path) is not None:
@@ -143,13 +146,6 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
     facts = CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base, measurements, unpacked,
                       senses, task)  # fmt: skip
     return facts, tuple(notes)
-
-
-def _task(model: OpenModel) -> str:
-    """Returns the Hub's task for a Whisper, and for a folder of sentence-transformers."""
-    if form_of(model) is not None:
-        return "automatic-speech-recognition"
-    return EMBEDS if model.format != "gguf" and MODULES in model.place.names() else ""
 
 
 def _card_file(model: OpenModel) -> CardFile:

@@ -42,7 +42,8 @@ def how_to_run(plan: Plan) -> str | None:
         source = plan.model
         mmproj = ""
         if kind == "gguf" and isinstance(source, OpenModel) and source.format == "gguf":
-            mmproj = _projector(source)
+            place = source.place.path
+            mmproj = "" if is_remote(place) else str(find_towers(place, source).path or "")
         return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj)
     if plan.format not in ("mlx", "hf"):
         return None
@@ -60,12 +61,6 @@ def how_to_run(plan: Plan) -> str | None:
             return run_line("mlx with towers", str(plan.target))
         loads = mlx_verdict(config, shapes).accepts is True
     return run_line(plan.format, str(plan.target)) if loads else None
-
-
-def _projector(source: OpenModel) -> str:
-    """Returns the mmproj file of a GGUF, which one made of it has, too; "" if there is none."""
-    path = source.place.path
-    return "" if is_remote(path) else str(find_towers(path, source).path or "")
 
 
 def _gguf_kind(keys: Mapping[str, Any]) -> str | None:

@@ -68,7 +68,8 @@ def unread(config: Mapping[str, Any], family: Family) -> list[tuple[str, Any]]:
         if (value := value_at(whole, path)) is not None and not _restates(path, value, facts, family)
     ]
     if suspects and (towers := projector_of_hf(config)) is not None:
-        suspects = [path for path in suspects if path[0] not in _keys_of_towers(towers)]
+        defaults = {key for architecture in towers.architectures.values() for key in architecture.defaults}
+        suspects = [path for path in suspects if path[0] not in ruled_words(towers, _ROOT) | defaults]
     if not suspects:
         return []
     meaning = _meaning(config, family)
@@ -140,13 +141,6 @@ def _read_words(family: Family) -> frozenset[str]:
     named = {word for text in texts if text and "rope." not in text for word in words_of(text)}
     defaults = {key for a in family.architectures.values() for key in a.defaults}
     return frozenset((named | defaults | ruled_words(family)) - _ABOUT_ROTATION - {*DERIVED})
-
-
-@cache
-def _keys_of_towers(projector: Family) -> frozenset[str]:
-    """The outermost keys that the table of the model's projector names: an mmproj file has them."""
-    defaults = {key for architecture in projector.architectures.values() for key in architecture.defaults}
-    return frozenset(ruled_words(projector, _ROOT) | defaults)
 
 
 @cache

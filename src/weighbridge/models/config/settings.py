@@ -243,7 +243,7 @@ def ruled_words(family: Family, word: re.Pattern[str] = _WORD) -> set[str]:
     texts += [text for layer_set in family.layer_sets.values() for text in layer_set.hf]
     texts += [text for a in family.architectures.values() for text in a.full_layers]
     rule_keys = (getattr(rule, "KEYS", ()) for rule in family_rules(family.document.config_rules))
-    return {found for text in texts for found in word.findall(text or "")}.union(*rule_keys)
+    return {key for text in texts for key in word.findall(text or "")}.union(*rule_keys)
 
 
 def words_of(text: str) -> list[str]:

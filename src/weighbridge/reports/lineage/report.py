@@ -78,7 +78,7 @@ def _named_like_others(model: OpenModel, models: Sequence[OpenModel]) -> OpenMod
     """Returns a folder of MLX under its family's names, and a Whisper under OpenAI's, if another model has others."""
     if model.index.metadata.get("format") != "mlx" and form_of(model) is None:
         return model
-    renamed = (named_alike(model, other)[0] for other in models)
+    renamed = (named_alike(model, peer)[0] for peer in models)
     return next((named for named in renamed if named is not model), model)
 
 

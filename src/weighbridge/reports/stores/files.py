@@ -52,7 +52,11 @@ def store_files(roots: Sequence[StorePlace], unreadable: list[str]) -> list[Stor
     files: dict[Path, StoreFile] = {}
     places = {place.root for place in roots}
     for place in roots:
-        for base, folders, names in _walk(place.root, unreadable):
+        walked: Iterable[tuple[str, list[str], list[str]]]
+        walked = os.walk(place.root, onerror=lambda e: unreadable.append(describe_error(e)))
+        if place.root.is_file():
+            walked = [(str(place.root.parent), [], [place.root.name])]
+        for base, folders, names in walked:
             folders[:] = sorted(f for f in folders if f not in (".locks", ".git") and Path(base, f) not in places)
             for name in sorted(names):
                 path = Path(base, name)
@@ -67,13 +71,6 @@ def store_files(roots: Sequence[StorePlace], unreadable: list[str]) -> list[Stor
             if blocks is not None:
                 file.space = (file.stat.st_dev, *blocks)
     return list(files.values())
-
-
-def _walk(root: Path, unreadable: list[str]) -> Iterable[tuple[str, list[str], list[str]]]:
-    """Returns the folders below `root` as `os.walk` does; `root` may be a file."""
-    if root.is_file():
-        return [(str(root.parent), [], [root.name])]
-    return os.walk(root, onerror=lambda e: unreadable.append(describe_error(e)))
 
 
 def same_size(files: Iterable[StoreFile]) -> list[list[StoreFile]]:
