@@ -65,7 +65,7 @@ def faults() -> list[Any]:
     return [
         pytest.param(number, part, column, id=f"{row['models'][0]}-{part}-{column}")
         for number, row in enumerate(file_places.tables()) if row["models"][0] in sets.SETS
-        for part in row if isinstance(row[part], dict)
+        for part in row if isinstance(row[part], dict) and part not in ("versions", "image_encoder")
         for column in row[part] if column in ("names", "renamed", "tokenizer", "file")
     ]  # fmt: skip
 
@@ -148,7 +148,8 @@ def test_without_a_config_the_next_step_is_named(row: dict[str, Any], tmp_path: 
     _, files = make(tmp_path, row["models"][0])
     with pytest.raises(UsageError, match=r"has no model_index.json") as raised:
         wb.convert(files, f"{tmp_path / 'back'}/")
-    assert f"hf://{row['configs']}:" in (raised.value.hint or "")
+    pipelines = {row["configs"], *row.get("versions", {}).values()}
+    assert any(f"hf://{name}:" in (raised.value.hint or "") for name in pipelines)
     assert not (tmp_path / "back").exists()
 
 
@@ -241,6 +242,40 @@ def test_parts_without_a_file_and_files_without_a_part(tmp_path: Path) -> None:
     assert any("image_processor" in message and "no such folder" in message for message in listed)
     written = json.loads((tmp_path / "back/model_index.json").read_text())
     assert written == {**index, "image_encoder": [None, None]}
+
+
+@pytest.mark.parametrize("below", ["vision_model.", ""])  # transformers 4, and 5 for the class without a projection
+def test_the_image_encoder_has_a_folder(below: str, tmp_path: Path) -> None:
+    """That of Wan's image to video, in ComfyUI's clip_vision/."""
+    source = sets.write(tmp_path / "Model", "wan")
+    known = ("encoder.layers.30.layer_norm1.weight", "embeddings.class_embedding")
+    tensors = pictures.values({f"{below}{name}": (8,) for name in known}, seed=7)
+    (source / "image_encoder").mkdir()
+    (source / "image_encoder/config.json").write_text(json.dumps({"num_hidden_layers": 1, "hidden_size": 8}))
+    tensors[f"{below}embeddings.patch_embedding.weight"] = torch.ones(8, 3, 2, 2)
+    tensors["visual_projection.weight"] = torch.ones(4, 8)
+    pictures.save(source / "image_encoder/model.safetensors", tensors)
+    index = json.loads((source / "model_index.json").read_text())
+    index["image_encoder"] = ["transformers", "CLIPVisionModelWithProjection"]
+    (source / "model_index.json").write_text(json.dumps(index))
+    result = wb.convert(source, f"{tmp_path / 'set'}/", comfy_folders=True)
+    assert not any("image_encoder" in loss.message for loss in result.losses)
+    made = tmp_path / "set/clip_vision/clip_vision_h.safetensors"
+    named = {f"vision_model.{n.removeprefix(below)}" if "visual" not in n else n: t for n, t in tensors.items()}
+    assert sets.differs(sets.load(made), named) is None
+    for name in ("clip_vision_h_fp16", "other"):  # by its name, and by its tensors
+        made = made.rename(made.with_stem(name))
+        wb.convert(tmp_path / "set", f"{tmp_path / name}/", config=source)
+        back = sets.load(tmp_path / name / "image_encoder/model.safetensors")
+        assert sets.differs(back, named) is None
+        assert json.loads((tmp_path / name / "model_index.json").read_text()) == index
+    one = wb.convert(source, tmp_path / "one.safetensors")
+    assert any("left out: image_encoder" in loss.message for loss in one.losses)
+    config = source / "image_encoder/config.json"
+    config.write_text(json.dumps({"num_hidden_layers": 32, "hidden_size": 8}))
+    assert "--config" in refuse(
+        tmp_path / "set", source, "num_hidden_layers = 32, but clip_vision/other.safetensors has 1"
+    )
 
 
 def refuse(files: Path, source: Path, what: str) -> str:

@@ -97,6 +97,10 @@ def plan_convert(src: Path, dst: Path, options: ConvertKeywords) -> Plan:
         source = options
     with _opened(src, source, tokenizer=options.vocab_only) as model:
         target = choose_target(model, dst, options.to, options.target_options)
+        if target.folder and not target.asked and model.borrowed is None and not model.place.trainer:
+            from weighbridge.conversion.pipelines.from_file import check_described  # late: few targets are folders
+
+            check_described(model)
         if options.lora:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")

@@ -32,9 +32,12 @@ ORBAX_FORMAT: Final = "orbax"
 PIPELINE: Final = "diffusers"
 PIPELINE_INDEX: Final = "model_index.json"
 PIPELINE_STEM: Final = "diffusion_pytorch_model"
-#: The same for the folders of ComfyUI with a file per part, and all that are pipelines.
+#: The key of the class in the configs of diffusers' models.
+DIFFUSERS_CLASS: Final = "_class_name"
+#: The same for the folders of ComfyUI with a file per part, for a file with all parts, and all that are pipelines.
 COMFY_SET: Final = "comfyui"
-PIPELINES: Final = frozenset({PIPELINE, COMFY_SET})
+COMFY_FILE: Final = "comfyui-file"
+PIPELINES: Final = frozenset({PIPELINE, COMFY_SET, COMFY_FILE})
 #: The description of a tree of its arrays; the items of a step that are a model, the likeliest first.
 ORBAX: Final = "_METADATA"
 ORBAX_ITEMS: Final = ("default", "params", "model", "state", "items", "train_state")

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16, F16, F32, Kind
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.records import dataclass
 from weighbridge.base.spec import Spec, spec_of, without_leading_ones
-from weighbridge.containers.formats import PIPELINES
+from weighbridge.containers.formats import DIFFUSERS_CLASS
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
 from weighbridge.models.arch.derived import MAKERS
 from weighbridge.models.arch.naming import optional_places
 from weighbridge.models.config.mapping import config_to_gguf
 from weighbridge.models.model import OpenModel
+
+_LISTED: Final = 6  # parts of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,17 @@ class GgufModel:
 def gguf_model(model: OpenModel) -> GgufModel:
     """Returns an open model as a GGUF. Raises UnsupportedError without a family, an architecture or a config."""
     stored = sum(entry.nbytes for entry in model.index)
+    is_language = model.format != "gguf" and model.config and DIFFUSERS_CLASS not in model.config
+    if not is_language and model.makes_pictures:
+        sizes = Counter[str]()
+        for entry in model.index:
+            sizes[entry.name.partition(".")[0]] += entry.nbytes
+        parts = ", ".join(f"{part} {size:,}" for part, size in sizes.most_common(_LISTED))
+        more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
+        raise UnsupportedError(
+            f"{model.place.path} makes pictures: its memory depends on their size, which isn't computed",
+            hint=f"the weights alone have {stored:,} bytes: {parts}{more}",
+        )
     if model.format == "gguf":
         if not isinstance(model.metadata.get("general.architecture"), str):
             raise UnsupportedError(
@@ -66,15 +79,6 @@ def gguf_model(model: OpenModel) -> GgufModel:
         tensors = {e.name: Spec(e.shape, e.dtype) for e in model.index}
         quantized = any(spec.dtype.kind is Kind.BLOCK for spec in tensors.values())
         return GgufModel(dict(model.metadata), tensors, stored, quantized, True)
-    if model.place.trainer in PIPELINES:
-        sizes = Counter[str]()
-        for entry in model.index:
-            sizes[entry.name.partition(".")[0]] += entry.nbytes
-        parts = ", ".join(f"{part} {size:,}" for part, size in sizes.most_common())
-        raise UnsupportedError(
-            f"{model.place.path} makes pictures: its memory depends on their size, which isn't computed",
-            hint=f"the weights alone have {stored:,} bytes: {parts}",
-        )
     if not model.config:
         raise UnsupportedError(
             f"{model.place.path} has no config.json, which the memory depends on", hint="wb fit MODEL --config FILE"

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers import BUILT_IN, folder_suffixes, sharded
+from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.io.location import TreePath, forget, open_source
 from weighbridge.io.sink import write_file
 from weighbridge.io.source import BytesSource, Source
@@ -112,6 +113,11 @@ def _files(place: Place, config: str | os.PathLike[str] | Mapping[str, Any]) -> 
     path = resolve(config)
     if not path.is_dir():
         return {_CONFIG: path, **_weights(place)}
+    if (path / PIPELINE_INDEX).is_file() and not (path / _CONFIG).is_file():
+        raise UsageError(
+            f"{path} has the configs of a pipeline's parts, and none of {place.path} as a whole",
+            hint="leave out --config; wb convert compares the sizes in these configs with the tensors",
+        )
     weights, small = folder_suffixes(), Place(path, (), path).names()
     kept = {name: path / name for name in small if Path(name).suffix not in weights and not sharded.is_index(name)}
     return {**kept, **_weights(place)}

@@ -24,6 +24,7 @@ from weighbridge.base.options import option
 from weighbridge.base.records import dataclass
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
+from weighbridge.containers.formats import DIFFUSERS_CLASS, PIPELINES
 from weighbridge.io.location import open_source, prepare
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode, numbers_as_text, oddities
@@ -325,6 +326,14 @@ class OpenModel(Closing):
             return None
         shapes = {e.name: e.shape for e in self.index}
         return diffusion_model(shapes, self.place.path)
+
+    @property
+    def makes_pictures(self) -> bool:
+        """Whether it is a pipeline, or an image or video model. Doesn't read a language model's tensors."""
+        if self.place.trainer in PIPELINES:
+            return True
+        config = self.config if self.format != "gguf" else {}
+        return (not config or DIFFUSERS_CLASS in config) and self.diffusion is not None
 
     @cached_property
     def sizes(self) -> Sizes:

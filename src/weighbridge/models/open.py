@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON
-from weighbridge.containers.formats import COMFY_SET, DFLOAT11, PIPELINE_INDEX
+from weighbridge.containers.formats import COMFY_FILE, COMFY_SET, DFLOAT11, PIPELINE, PIPELINE_INDEX
 from weighbridge.io.location import open_source
 from weighbridge.models.archives import resolve
 from weighbridge.models.jsonfile import decode
@@ -106,6 +106,8 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
                 model = without_wrappers(model)
         if options.config is not None:
             check_fit(model)
+            if _is_pipeline(model, model.place.folder):
+                model = replace(model, place=replace(model.place, trainer=COMFY_FILE))
         return model
     except BaseException:
         model.close()
@@ -115,6 +117,18 @@ def _select(model: OpenModel, options: SourceOptions) -> OpenModel:
 def contains_config(path: Path) -> UsageError:
     """The error about a config for a GGUF."""
     return UsageError(f"{path} is a GGUF, which contains its config", hint="wb edit changes its keys")
+
+
+def _needs_no_config(model: OpenModel) -> UsageError:
+    path = model.place.path
+    if model.format == "gguf" and not model.makes_pictures:
+        return contains_config(path)
+    if model.place.trainer == PIPELINE:
+        return UsageError(f"{path} is a pipeline with its own configs", hint="leave out --config")
+    return UsageError(
+        f"{path} is one part of a pipeline",
+        hint="put it into diffusion_models/ of a folder, next to vae/ and text_encoders/, and name that folder",
+    )
 
 
 def check_fit(model: OpenModel) -> None:
@@ -145,14 +159,14 @@ def check_fit(model: OpenModel) -> None:
 
 def describe_by(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, Any]) -> OpenModel:
     """Returns the model with the config.json of a file, a folder or a dict; a folder's tokenizer is used too."""
-    if model.format == "gguf":
-        raise contains_config(model.place.path)
+    if model.format == "gguf" or model.place.trainer == PIPELINE:
+        raise _needs_no_config(model)
     model = replace(model, borrowed=config)
     if isinstance(config, Mapping):
         return replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
     path = resolve(config)
     if path.is_dir():
-        needed = PIPELINE_INDEX if model.place.trainer == COMFY_SET else _CONFIG
+        needed = PIPELINE_INDEX if model.place.trainer == COMFY_SET or _is_pipeline(model, path) else _CONFIG
         if not (path / needed).is_file():
             raise UsageError(f"{path} has no {needed}", hint="name the file or the folder of a model's config")
         return replace(model, place=replace(model.place, folder=path))
@@ -160,6 +174,11 @@ def describe_by(model: OpenModel, config: str | os.PathLike[str] | Mapping[str, 
         data = source.read(0, min(source.size, CONFIG_JSON + 1))
     decode(data, str(path), dict[str, Any], CONFIG_JSON)
     return replace(model, texts={**model.texts, _CONFIG: data})
+
+
+def _is_pipeline(model: OpenModel, folder: Path) -> bool:
+    """Whether the folder of a model's config is that of a pipeline, of whose parts one file has the tensors."""
+    return not model.place.trainer and not (folder / _CONFIG).is_file() and (folder / PIPELINE_INDEX).is_file()
 
 
 def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:

@@ -186,7 +186,8 @@ def _check(base: FolderView, tuned: FolderView) -> None:
     for view in (base, tuned):
         if view.model.diffusion is not None:
             raise UnsupportedError(
-                f"{view.model.place.path} is {view.model.diffusion.title}: LoRAs of image models aren't extracted"
+                f"{view.model.place.path} is {view.model.diffusion.title}: LoRAs of image models aren't extracted",
+                hint="wb diff names the matrices that differ",
             )
     if (base.by_table, base.family_name) != (tuned.by_table, tuned.family_name):
         raise UsageError(
@@ -194,7 +195,9 @@ def _check(base: FolderView, tuned: FolderView) -> None:
             hint="name the model that was tuned: wb extract-lora BASE TUNED DST",
         )
     if not base.tensors.keys() & tuned.tensors.keys():
-        raise UsageError("the models have no tensor of the same name")
+        raise UsageError(
+            "the models have no tensor of the same name", hint="wb rename gives both the same names; wb identify each"
+        )
 
 
 def _notes(base: FolderView, tuned: FolderView) -> Iterator[str]:

@@ -4,8 +4,9 @@
     diffusion_models/NAME.safetensors     the denoiser, quantized by --comfy-quant; two for high and low noise
     vae/NAME_vae.safetensors
     text_encoders/t5xxl.safetensors ...   the usual names of text encoders
+    clip_vision/clip_vision_h.safetensors
 
-NAME is the name of the pipeline's folder.
+NAME is the name of the pipeline's folder, or of the checkpoint's file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.containers.formats import COMFY_FILE
 from weighbridge.conversion.options import ComfyFolderOptions, ComfyOptions, SafetensorsOptions
 from weighbridge.conversion.pipelines.folder import PartPlanner, joined
 from weighbridge.conversion.pipelines.places import PartPlace, places
@@ -52,7 +54,9 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
         if not stored or place is None:
             continue
         noise = _NOISE[list(denoisers).index(part.name)] if denoises and len(denoisers) > 1 else ""
-        folder, stem = _file(pipeline.whole.place.path.name, place, denoises, noise)
+        source = pipeline.whole.place.path
+        name = source.name if pipeline.whole.place.trainer != COMFY_FILE else source.name.removesuffix(source.suffix)
+        folder, stem = _file(name, place, denoises, noise)
         inner = _options(options, ComfyOptions if denoises and options.comfy_quant else SafetensorsOptions)
         file = Target(path / folder / f"{stem}.safetensors", "safetensors", inner)
         plans.append((part.name, plan(with_nodes(each, stored), file)))
@@ -67,7 +71,7 @@ def _file(name: str, place: PartPlace, denoises: bool, noise: str) -> tuple[str,
     """The folder and the stem of a part's file."""
     if denoises:
         return _DENOISERS, name + noise
-    return ("text_encoders", place.file) if place.file else ("vae", f"{name}_vae")
+    return (place.folder, place.file) if place.file else ("vae", f"{name}_vae")
 
 
 def _options(options: ComfyFolderOptions, kind: type[SafetensorsOptions]) -> SafetensorsOptions:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.conversion.options import HfOptions
+from weighbridge.conversion.plan.builder import left_out
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import copied, side_files
 from weighbridge.conversion.plan.target import Target
@@ -126,7 +127,7 @@ def joined(
                     tensor=loss.tensor and f"{part}.{loss.tensor}")
             for part, plan in plans
             for loss in plan.losses
-        ) + tuple(map(Loss, pipeline.left_out)),
+        ) + tuple(map(Loss, pipeline.left_out)) + tuple(left_out(whole)),
         moves=tuple(replace(move, tensor=f"{part}.{move.tensor}") for part, plan in plans for move in plan.moves),
         notes=(*whole.oddities, *(f"{part}: {note}" for part, plan in plans for note in plan.notes), *notes),
         write=plans[0][1].write, reports=fields["reports"],

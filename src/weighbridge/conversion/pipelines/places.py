@@ -8,11 +8,18 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.imports.tables import read_table
+from weighbridge.models.diffusion.comfy_set import ENCODERS
 
+#: The tensor with Mistral's tokenizer.
+TEKKEN: Final = "tekken_model"
 #: The tensors with the bytes of a tokenizer's file, and the names of that file.
 TOKENIZER_FILES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"spiece_model": ("spiece.model", "tokenizer.model"), "tekken_model": ("tekken.json",)}
+    {"spiece_model": ("spiece.model", "tokenizer.model"), TEKKEN: ("tekken.json",)}
 )
+#: The file of every tokenizer of transformers, from which Mistral's is rebuilt.
+FAST: Final = "tokenizer.json"
+
+_VERSIONS: Final = "versions"
 
 
 class PartPlace(NamedTuple):
@@ -25,14 +32,23 @@ class PartPlace(NamedTuple):
     renamed: Mapping[str, str]
     tokenizer: str
     file: str
+    spare: tuple[str, ...] = ()
+    optional: bool = False
+    folder: str = ENCODERS
 
 
 class FilePlaces(NamedTuple):
-    """The places of a model's parts, whether one file holds all, and a pipeline of the model on the Hub."""
+    """The places of a model's parts, whether one file holds all, and pipelines of the model on the Hub: the usual one,
+    and those of its versions."""
 
     parts: Mapping[str, PartPlace]
     alone: bool
     configs: str
+    versions: Mapping[str, str]
+
+    def pipeline(self, title: str) -> str:
+        """The pipeline of a version of the model, by its title."""
+        return self.versions.get(title, self.configs)
 
 
 @cache
@@ -53,17 +69,30 @@ def marks() -> Mapping[str, str]:
     return found
 
 
+@cache
+def prefixes_of_others() -> tuple[str, ...]:
+    """The prefixes of parts in a single file, except those of denoisers, the first parts."""
+    known = [build_places(raw).parts.values() for raw in tables()]
+    return tuple({place.prefix for parts in known for place in list(parts)[1:] if place.prefix})
+
+
 def build_places(raw: Mapping[str, Any]) -> FilePlaces:
     """The places of a row."""
     parts = {
         part: PartPlace(
             row.get("prefix", ""), _several(row.get("names", ())), row.get("below", ""), row.get("whole", False),
-            row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""),
+            row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""), tuple(row.get("spare", ())),
+            row.get("optional", False), row.get("folder", ENCODERS),
         )
         for part, row in raw.items()
-        if isinstance(row, dict)
+        if isinstance(row, dict) and part != _VERSIONS
     }  # fmt: skip
-    return FilePlaces(parts, all(place.prefix for place in parts.values()), raw.get("configs", ""))
+    return FilePlaces(
+        parts,
+        all(place.prefix or place.folder != ENCODERS for place in parts.values()),
+        raw["configs"],
+        raw.get(_VERSIONS, {}),
+    )
 
 
 def _several(names: str | Iterable[str]) -> tuple[str, ...]:

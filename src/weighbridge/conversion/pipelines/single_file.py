@@ -12,7 +12,9 @@ from weighbridge.base.words import plural
 from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
 from weighbridge.conversion.pipelines.from_comfy import pipeline_of
-from weighbridge.conversion.pipelines.places import TOKENIZER_FILES, PartPlace, places
+from weighbridge.conversion.pipelines.from_file import TEXT_ENCODERS
+from weighbridge.conversion.pipelines.places import FAST, TEKKEN, TOKENIZER_FILES, PartPlace, places
+from weighbridge.conversion.pipelines.tekken import tekken_of
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
 
 _HINT: Final = "a slash at the end of DST names a folder, which every pipeline can be written to"
 #: Names of text encoders that aren't those of the encoder itself.
-_OUTSIDE: Final = ("text_projection.", "logit_scale")
-_TEXT_ENCODERS: Final = "text_encoders."
+_OUTSIDE: Final = ("text_projection.", "visual_projection.", "logit_scale")
 
 
 def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
@@ -46,18 +47,23 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     tensors: dict[str, Node] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
-        stored, left = stored_part(pipeline, part, each, known.parts.get(part.name))
+        place = known.parts.get(part.name)
+        stored, left = stored_part(pipeline, part, each, place if place is not None and place.prefix else None)
         losses += left
         for name, node in stored.items():
-            place = known.parts[part.name]
-            tensors[(_TEXT_ENCODERS if name == place.tokenizer else place.prefix) + name] = node
+            assert place is not None  # else nothing is stored
+            tensors[(TEXT_ENCODERS if name == place.tokenizer else place.prefix) + name] = node
     whole = with_nodes(model, tensors)
     draft = to_comfy(whole, options) if isinstance(options, ComfyOptions) else to_container(whole, options, kind)
     draft.metadata = {"format": "pt"}
     draft.losses += [*losses, *map(Loss, pipeline.left_out)]
     files = [part.name for part in pipeline.index.parts if not part.has_weights]
     draft.losses += [Loss(f"left out: the files of {', '.join(files)}")] if files else []
-    if absent := [name for name in known.parts if name not in {part.name for part in pipeline.index.models}]:
+    if absent := [
+        name
+        for name, place in known.parts.items()
+        if place.prefix and name not in {part.name for part in pipeline.index.models}
+    ]:
         draft.notes.append(f"the pipeline has no {', '.join(absent)}")
     draft.notes.append(
         f"{found.title}: a checkpoint of {plural(len(pipeline.models), 'part')}, with the names of ComfyUI"
@@ -87,8 +93,11 @@ def stored_part(
         folder, names = part.name.replace("text_encoder", "tokenizer"), TOKENIZER_FILES[place.tokenizer]
         read = pipeline.whole.read
         data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
+        if data is None and place.tokenizer == TEKKEN and (other := read(f"{folder}/{FAST}", TOKENIZER_JSON)):
+            data = tekken_of(other, f"{folder}/{FAST}")
         if data is None:
             missing = f"{pipeline.whole.place.folder / folder} has no {' or '.join(names)}"
+            missing += f", and {FAST} there isn't one of its kind" if place.tokenizer == TEKKEN else ""
             losses.append(Loss(f"{place.tokenizer}: {missing}, without which ComfyUI can't read texts"))
         else:
             stored[place.tokenizer] = const(np.frombuffer(data, np.uint8), U8)

@@ -4,6 +4,7 @@ in front, such as `vae/ae.decoder.conv_in.weight`.
     diffusion_models/ or unet/     the denoiser, or two
     vae/
     text_encoders/ or clip/
+    clip_vision/                   the image encoder of a model that continues a picture
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ from typing import Final
 DENOISERS: Final = "diffusion_models"
 ENCODERS: Final = "text_encoders"
 VAES: Final = "vae"
+CLIP_VISION: Final = "clip_vision"
 KINDS: Final = MappingProxyType(
-    {DENOISERS: DENOISERS, "unet": DENOISERS, VAES: VAES, ENCODERS: ENCODERS, "clip": ENCODERS}
+    {
+        DENOISERS: DENOISERS,
+        "unet": DENOISERS,
+        VAES: VAES,
+        ENCODERS: ENCODERS,
+        "clip": ENCODERS,
+        CLIP_VISION: CLIP_VISION,
+    }
 )
 _SUFFIXES: Final = (".safetensors", ".sft", ".gguf")
 _CONFIG: Final = "config.json"

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
+from weighbridge.containers.formats import PIPELINES
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.config import value_at, with_part
 from weighbridge.models.arch.kv_tensors import of_graph
@@ -239,10 +240,9 @@ def slice_layers(model: OpenModel, selection: str, *, renumber: bool = False) ->
     """Returns the model with these layers (`0-15`, see `parse_numbers`; `encoder:0-3`, see `encoder_decoder`). Without
     `renumber`, layers other than the first ones keep their numbers and the config stays unchanged: the result is a
     part of the model, not a complete one."""
-    if model.diffusion is not None:
-        raise UnsupportedError(
-            f"{model.diffusion.title} has no single stack of layers", hint="choose tensors by name: --keep, --drop"
-        )
+    if model.place.trainer in PIPELINES or model.diffusion is not None:
+        title = model.place.path if model.diffusion is None else model.diffusion.title
+        raise UnsupportedError(f"{title} has no single stack of layers", hint="choose tensors by name: --keep, --drop")
     done = Transformed(model)
     for side, numbers in parse_selection(selection).items():
         done = done.then(_slice(done.model, _select(done.model, side, numbers), renumber))

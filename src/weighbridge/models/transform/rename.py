@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import UsageError
 from weighbridge.base.records import dataclass
 from weighbridge.base.words import plural
+from weighbridge.containers.formats import PIPELINES
 from weighbridge.models.lora.pictures import is_picture_lora
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
@@ -23,6 +24,8 @@ from weighbridge.models.transform.options import RenameRules
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance
     from weighbridge.models.diffusion.model import DiffusionModel
+
+_NAMED: Final = "wb convert copies it"
 
 
 class NameWrapper(NamedTuple):
@@ -161,6 +164,11 @@ def to_dialect(model: OpenModel, dialect: str, base: str | os.PathLike[str] | No
         return lora_to_dialect(model, dialect, base)
     if base is not None:
         raise UsageError("--lora-base is about LoRAs of image and video models", hint=f"{model.place.path} is none")
+    if model.place.trainer in PIPELINES:
+        raise UsageError(
+            f"{model.place.path} has several models, whose names aren't changed at once",
+            hint="name one of its parts; wb convert writes all: a folder, one file or --comfy-folders",
+        )
     if model.diffusion is not None:
         return _to_diffusion_dialect(model, model.diffusion, dialect)
     family, sizes = model.family, model.sizes
@@ -169,7 +177,7 @@ def to_dialect(model: OpenModel, dialect: str, base: str | os.PathLike[str] | No
             f"the {family.name} family has no {dialect!r} names", hint=f"it has {', '.join(family.dialects)}"
         )
     if dialect == model.dialect:
-        raise UsageError(f"the tensors already have {dialect} names")
+        raise UsageError(f"the tensors already have {dialect} names", hint=_NAMED)
     nodes = model.resolved.save_all(dialect)
     lost = model.resolved.unnamed(dialect)
     before, after = slots(model), family.expansion(dialect, sizes).places
@@ -194,7 +202,7 @@ def _to_diffusion_dialect(model: OpenModel, found: DiffusionModel, dialect: str)
     if dialect not in (ORIGINAL, DIFFUSERS):
         raise UsageError(f"{found.title} has no {dialect!r} names", hint=f"it has {ORIGINAL}, {DIFFUSERS}")
     if dialect == found.dialect and not found.prefix:
-        raise UsageError(f"the tensors already have {dialect} names")
+        raise UsageError(f"the tensors already have {dialect} names", hint=_NAMED)
     named = named_tensors(model, found, dialect)
     renamed = tuple(RenamedTensor(old, name) for name, old in named.sources.items() if old != (name,))
     stored = packed_rename.parts(model, named.tensors, renamed)

@@ -109,7 +109,7 @@ def notes(*models: OpenModel) -> Iterator[str]:
 
 def _overruled(model: OpenModel) -> dict[str, Any]:
     """Returns the settings in config.json that its runtime overrules."""
-    if client_of(model) != "transformers" or not model.config:
+    if client_of(model) != "transformers" or not model.config or model.makes_pictures:
         return {}
     rows = {key: (row.value, model.config.get(key)) for key, row in model.family.document.overruled.items()}
     return {key: setting for key, (value, setting) in rows.items() if setting not in (None, value)}
@@ -119,6 +119,8 @@ def _obstacle(model: OpenModel) -> str:
     """Returns why no runtime can run the model here; empty if one can."""
     from weighbridge.adapters.runtimes.process import missing
 
+    if model.makes_pictures:
+        return f"{model.place.path} makes pictures, which no runtime here does: --no-run compares the tensors"
     reader = client_of(model)
     if reader == MLX_VLM:
         return f"{model.place.path} is for mlx-vlm, which isn't run: --no-run compares settings and tensors"
