@@ -147,7 +147,12 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
     through, direct = _split(model, adapter, form.dialect)
     if through is None:
         return _Changes(None, {}, form.dialect, scaled_alike(direct), notes, weight)
-    _check_parts(model, through)
+    if parts := model.family.parted((*through.pairs, *through.whole), model.sizes):
+        raise UnsupportedError(
+            f"the adapter changes {', '.join(f'{start}*' for start in parts)}, and {model.place.path} has no such part",
+            hint="merge it into the whole model's folder: wb convert FOLDER DST/ --lora ADAPTER, for a pair of GGUFs "
+            "with --with-mmproj",
+        )
     through, roles = resolved(through, form.dialect, model.family, model.sizes)
     if missing := next((instance for instance in roles if instance not in model.resolved.known_roles), None):
         raise _tied(missing[0])
@@ -159,16 +164,6 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
                 hint="merge the adapter into the folder that the GGUF was made of",
             )
     return _Changes(through, roles, form.dialect, scaled_alike(direct), notes, weight)
-
-
-def _check_parts(model: OpenModel, adapter: LoraAdapter) -> None:
-    """Raises UnsupportedError for changes of other parts, such as towers, of which the model has no tensor."""
-    if parts := model.family.parted((*adapter.pairs, *adapter.whole), model.sizes):
-        raise UnsupportedError(
-            f"the adapter changes {', '.join(f'{start}*' for start in parts)}, and {model.place.path} has no such part",
-            hint="merge it into the whole model's folder: wb convert FOLDER DST/ --lora ADAPTER, for a pair of GGUFs "
-            "with --with-mmproj",
-        )
 
 
 def _split(model: OpenModel, adapter: LoraAdapter, dialect: str) -> tuple[LoraAdapter | None, LoraAdapter]:

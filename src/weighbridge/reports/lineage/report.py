@@ -66,20 +66,17 @@ def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: 
 
 def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: Progress | None = None) -> LineageReport:
     """Returns the relations of open models. `paths`: in the order of `models`."""
-    models, notes = with_borrowed_configs([_named_like_others(model, models) for model in models])
+    alike = list(models)
+    for number, model in enumerate(models):  # folders of MLX and Whispers, if another model has other names
+        if model.index.metadata.get("format") == "mlx" or form_of(model) is not None:
+            renamed = (named_alike(model, peer)[0] for peer in models)
+            alike[number] = next((named for named in renamed if named is not model), model)
+    models, notes = with_borrowed_configs(alike)
     with_gguf = any(model.format == "gguf" for model in models)
     names = _names(paths, models)
     samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, models, strict=True)}
     report = relate_all(samplers, paths, progress)
     return replace(report, notes=(*notes, *report.notes))
-
-
-def _named_like_others(model: OpenModel, models: Sequence[OpenModel]) -> OpenModel:
-    """Returns a folder of MLX under its family's names, and a Whisper under OpenAI's, if another model has others."""
-    if model.index.metadata.get("format") != "mlx" and form_of(model) is None:
-        return model
-    renamed = (named_alike(model, peer)[0] for peer in models)
-    return next((named for named in renamed if named is not model), model)
 
 
 def _names(paths: Sequence[Path], models: Sequence[OpenModel]) -> list[str]:
