@@ -6,13 +6,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 from tests.containers import whisper_files as cases
 
 import weighbridge as wb
@@ -416,23 +414,3 @@ def test_every_size_is_seen(
     except FormatError:
         return
     assert (tmp_path / "ggml-a.bin").read_bytes() != plain.read_bytes()
-
-
-def test_the_forms_are_one_model_and_a_fault_is_found(source: Path, plain: Path, tmp_path: Path) -> None:
-    """For every command that compares."""
-    wb.convert(plain, tmp_path / "back", to="hf")
-    wb.convert(plain, tmp_path / "ggml-q8.bin", dtype="q8_0")
-    changed = tmp_path / "changed"
-    shutil.copytree(source, changed)
-    tensors = load_file(changed / "model.safetensors")
-    tensors["model.decoder.layers.0.fc1.weight"] *= -1
-    save_file(tensors, changed / "model.safetensors", {"format": "pt"})
-    for a, b in ((source, plain), (source, tmp_path / "back"), (source, tmp_path / "ggml-q8.bin")):
-        report = wb.prove(a, b, run=False)
-        assert {check.name: check.verdict for check in report.checks} | {"tokenizer": ""} == {
-            "settings": "same", "tokenizer": "", "tensors": "same",
-        }, b  # fmt: skip
-        assert wb.lineage([a, b]).pairs[0].relation in ("same", "quantized")
-        assert wb.prove(changed, b, run=False).verdict == "different"
-        (row,) = (row for row in wb.diff(changed, b).tensors if (row.nmse or 0) > 1)
-        assert row.name.endswith(("decoder.blocks.0.mlp.0.weight", "decoder.layers.0.fc1.weight"))

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
-from tests.models import projector_cases
 from tests.shipping.models import write_folder
 
 import weighbridge as wb
@@ -72,17 +71,6 @@ def test_the_compose_file_is_one(awkward: Path) -> None:
     assert service["ports"] == ["127.0.0.1:8080:8080"]
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
     assert "-cuda" in service["image"]
-
-
-def test_the_memory_of_the_projector_counts(tmp_path: Path) -> None:
-    """Layers and context are those that fit next to the towers that the command loads."""
-    source = projector_cases.write_folder(projector_cases.golden()["gemma3"], tmp_path / "model")
-    wb.convert(source, tmp_path / "text.gguf", tokenizer=False)
-    wb.convert(source, tmp_path / "mmproj.gguf", mmproj=True)
-    report = wb.ship("llama-server", tmp_path / "text.gguf", device="8GB")
-    both = wb.fit(tmp_path / "text.gguf", device="8GB", mmproj=tmp_path / "mmproj.gguf")
-    assert "--mmproj" in report.run[0]
-    assert any(f"{both.needs:,} bytes" in note for note in report.notes)
 
 
 def test_llama_server_refuses_other_formats(model: Path, tmp_path: Path) -> None:

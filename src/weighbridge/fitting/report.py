@@ -9,12 +9,14 @@ The JSON form is documented in docs/schema.md.
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.base.records import dataclass
@@ -32,9 +34,8 @@ from weighbridge.fitting.placement import Placement, WeightBytes, most_layers, p
 from weighbridge.fitting.quality import PublishedLoss, quality
 from weighbridge.fitting.runtimes import RUNTIMES, VLLM_SHARE, Runtime, cache_for
 from weighbridge.fitting.weights import GgufModel, gguf_model
-from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
-from weighbridge.models.llamacpp.towers import is_mmproj
+from weighbridge.models.llamacpp.towers import has_towers, is_mmproj
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_headers
 
@@ -125,12 +126,8 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         model, adapters = gguf_model(opened), opened.place.adapters
         reads = {LLAMA_CPP: engine.llama_cpp, MLX_LM: engine.name == "mlx"}.get(client_of(opened))
         loading = loads(opened) if reads else None
-        parted = opened.format == "gguf" or any(
-            key.endswith("_config") or key.startswith("mm_") for key in opened.config
-        )
-        apart = [*uncounted_towers(opened)] if parted and engine.llama_cpp and options.mmproj is None else []
+        towers = _uncounted(opened, path) if engine.llama_cpp and options.mmproj is None else ""
     notes = [*target.notes, *filter(None, (engine.default_note if options.parallel is None else "", engine.note))]
-    notes += apart
     notes += [f"sizes are those with {path} merged in; a separate adapter adds its size" for path in adapters]
     length = model.keys.get(f"{model.architecture}.context_length")
     trained = length if isinstance(length, int) and length > 0 else None
@@ -145,6 +142,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         notes.append("the source is quantized: sizes are those of its decoded weights, quantized again")
     if loading is not None and loading.why:
         notes.append(f"{loading.client} won't load it: {loading.why}")
+    notes += [towers] if towers else []
     projector = None
     if options.mmproj is not None:
         if not engine.llama_cpp:
@@ -156,18 +154,15 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
     return estimate.report(options.type)
 
 
-def uncounted_towers(model: OpenModel) -> Iterator[str]:
-    """Yields a note on towers, which a language model's GGUF doesn't have."""
-    if model.format == "gguf":
-        names = {*model.place.names()} - {file.name for file in model.place.weights}
-        for name in sorted(name for name in names if "mmproj" in name and name.endswith(".gguf")):
-            yield f"{name} next to the model isn't counted: --mmproj adds its projector"
-        return
-    starts = model.family.ignored_prefixes(model.sizes)
-    sizes = [entry.nbytes for entry in model.index if entry.name.startswith(starts)]
-    if sizes and projector_of_hf(model.config) is not None:
-        parts = f"{plural(len(sizes), 'tensor')} ({sum(sizes):,} bytes)"
-        yield f"{parts} of towers aren't counted: --mmproj adds the file that a GGUF's towers are in"
+def _uncounted(model: OpenModel, path: str | os.PathLike[str]) -> str:
+    """Returns a note on the model's towers, whose memory only --mmproj adds; "" if it has none."""
+    if model.format != "gguf":
+        convert = f"wb convert {shlex.quote(str(path))} mmproj.gguf --mmproj"
+        return f"its towers aren't counted: {convert}, then --mmproj mmproj.gguf" if has_towers(model) else ""
+    from weighbridge.models.llamacpp.companions import find_towers  # late: few GGUFs have a projector
+
+    file = find_towers(resolve_path(path), model).path
+    return f"its projector isn't counted: --mmproj {shlex.quote(str(file))}" if file is not None else ""
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:

@@ -82,7 +82,7 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     Raises UsageError for contradictory options, UnsupportedError for a family without MLX names or settings that
     mlx-lm's class of the model ignores.
     """
-    _refuse_unsupported(model)
+    refuse_unsupported(model)
     rules = model.family.document.mlx
     named = model.resolved.save("mlx")
     draft = PlanBuilder({}, {"format": "mlx"}, losses=unplaced(model, "mlx", "MLX folder"))
@@ -117,7 +117,7 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     return draft
 
 
-def _refuse_unsupported(model: OpenModel) -> None:
+def refuse_unsupported(model: OpenModel) -> None:
     """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
     family, rules = model.family, model.family.document.mlx
     if "mlx" not in family.dialects:

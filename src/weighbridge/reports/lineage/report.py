@@ -83,9 +83,11 @@ def relate_folded(a: Sampler, b: Sampler) -> LineagePair:
 
 def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: Progress | None = None) -> LineageReport:
     """Returns the relations of open models. `paths`: in the order of `models`."""
-    forms = [form_of(model) for model in models]
-    others = [next((m for m, f in zip(models, forms, strict=True) if f != form), models[0]) for form in forms]
-    renamed = [named_alike(model, other)[0] for model, other in zip(models, others, strict=True)]
+    renamed = list(models)
+    for number, model in enumerate(models):  # folders of MLX and Whispers, if another model has other names
+        if model.index.metadata.get("format") == "mlx" or form_of(model) is not None:
+            versions = (named_alike(model, peer)[0] for peer in models)
+            renamed[number] = next((version for version in versions if version is not model), model)
     models, notes = with_borrowed_configs(renamed)
     if len(models) == 2:
         models = [*alike(*models)]

@@ -17,7 +17,6 @@ from weighbridge.models.tied_copies import copied_names
 from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
 from weighbridge.models.tokenizer.compare import vocab_differences
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
-from weighbridge.reports.prove import whisper
 from weighbridge.reports.prove.model import ProveCheck, Verdict
 from weighbridge.reports.prove.tower_settings import config_differences
 
@@ -32,8 +31,6 @@ _SHOWN: Final = 60  # characters of a value
 
 def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
     """Returns the checks of settings and tokenizer, except of what neither model has."""
-    if of_whispers := whisper.checks(a, b):
-        return of_whispers
     failures = []
     source, target = loads(a), loads(b)
     weights_only = a.format != "gguf" and not a.config  # no program is known that runs them
