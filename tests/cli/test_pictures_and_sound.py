@@ -54,13 +54,17 @@ def test_ollama_gets_no_gguf_of_an_image_model(models: Path, tmp_path: Path) -> 
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("name", ["whisper", "ggml-tiny.bin", "flux.safetensors"])
-def test_the_command_in_the_hint_has_the_path_as_one_word(
-    models: Path, name: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("whisper", "wb convert {} ggml-NAME.bin"), ("ggml-tiny.bin", "whisper-cli -m {}"), ("flux.safetensors", "")],
+)
+def test_llama_server_s_refusal_names_the_program_that_runs_it(
+    models: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ship", "llama-server", str(models / name), "--dry-run"]) == 2
     hint = capsys.readouterr().err.split("hint:")[1]
-    assert shlex.split(hint) == ["wb", "convert", str(models / name), "model.gguf"]
+    assert command.format(shlex.quote(str(models / name))) in hint
+    assert ("ComfyUI-GGUF" in hint) == (name == "flux.safetensors")
 
 
 def test_the_layers_of_a_tower_are_not_cut_by_the_length_of_an_array(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from tests.models.family_judges import golden
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.conversion.mlx.config import with_rope_words
 from weighbridge.models.arch.config import THETA
 from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.config import mlx_view
+from weighbridge.models.mlxlm.tower_config import with_rope_words
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 LINEAR = {"rope_type": "linear", "factor": 2.0}

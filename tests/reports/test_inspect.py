@@ -8,12 +8,14 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.models.family_judges import golden as families
 from tests.reports import makers as m
 
 from weighbridge.base.dtypes import BY_NAME
@@ -22,10 +24,12 @@ from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.base.words import ranges
 from weighbridge.containers.base import Entry
 from weighbridge.models import parameter_count
+from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.reports.inspect import model_info, schemes
 from weighbridge.reports.inspect.report import InspectedTensor, inspect, short
 from weighbridge.reports.inspect.tree import TreeNode, build_tree, lines
 from weighbridge.reports.select import FIELDS, Selection, select
+from weighbridge.shipping.servers import quantization_method
 
 # ---- parameters of packed weights ----
 
@@ -255,6 +259,23 @@ def test_quantization_of_a_config(config: dict[str, Any], method: str, bits: flo
     assert found is not None
     assert (found.method, found.bits, found.group_size) == (method, bits, group)
     assert method in found.words
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("qwen2.5-omni", "thinker_config.text_config"), ("internvl-qwen2", "llm_config"), ("janus", "text_config")],
+)
+def test_facts_are_those_of_the_language_model(name: str, part: str, tmp_path: Path) -> None:
+    """Its sizes and its packing, wherever the class of the config has them."""
+    config = json.loads(json.dumps(families()[name]["config"]))
+    sizes = family_of_hf(config).effective(config)
+    inner = reduce(lambda value, key: value[key], part.split("."), config)
+    inner["quantization_config"] = {"quant_method": "awq", "w_bit": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    info = model_info.of_folder(tmp_path)
+    assert (info.hidden_size, info.layers) == (sizes["hidden_size"], sizes["num_hidden_layers"])
+    assert info.quantization is not None
+    assert info.quantization.method == quantization_method(config) == "awq"
 
 
 def test_no_quantization() -> None:

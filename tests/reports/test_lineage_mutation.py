@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+from tests.conversion.product_models import write_seeing
 from tests.mutation import Fault, assert_seen
 from tests.reports.lineage_models import Arrays, folder, random_model, stored, wide, with_lora
 
@@ -339,7 +342,20 @@ def test_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_seen(Fault(thresholds, "TIE", 0.0, _tie), monkeypatch)
 
 
+def test_towers_that_are_not_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write_seeing("gemma3", tmp_path / "base")
+    tensors = load_file(base / "model.safetensors")
+    changed = {n: tensor * np.float32(1 + n.startswith("vision_tower.")) for n, tensor in tensors.items()}
+    tuned = shutil.copytree(base, tmp_path / "tuned")
+    save_file(changed, tuned / "model.safetensors", {"format": "pt"})
+
+    def check() -> None:
+        assert wb.lineage([base, tuned]).pairs[0].relation == "fine-tuned"
+
+    assert_seen(Fault(thresholds, "OTHERS", 0, check), monkeypatch)
+
+
 def test_every_threshold_has_a_fault() -> None:
     names = {name for name in vars(thresholds) if name.isupper()} - {"MIB"}
-    read = {"ANCHOR_ELEMENTS", "MATRIX_ELEMENTS", "LAYERS", "MODEL_BYTES", "ALWAYS"}
+    read = {"ANCHOR_ELEMENTS", "MATRIX_ELEMENTS", "LAYERS", "MODEL_BYTES", "ALWAYS", "OTHERS"}
     assert names == {*RELATIONS, *read, "OFF", "SLACK_GGML", "SLACK_PACKED", *RANKS, *MIXTURES, *SPARSE, "TIE"}

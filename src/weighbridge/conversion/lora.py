@@ -7,6 +7,7 @@ GGUF, MLX -> PEFT     the reverse; facts that the adapter's GGUF lacks come from
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -44,6 +45,7 @@ def plan_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBu
         raise UsageError(f"{model.place.path} isn't a LoRA adapter")
     adapter = form.read(model)
     base = _base(model, adapter, options)
+    adapter, apart = _of_language(adapter, base) if kind == "gguf" else (adapter, {})
     adapter, roles = resolved(adapter, form.dialect, base.family, base.sizes)
     if name := next((name for name, pair in adapter.pairs.items() if pair.lengths is not None), None):
         raise UnsupportedError(
@@ -55,7 +57,27 @@ def plan_adapter(model: OpenModel, options: AdapterOptions, kind: str) -> PlanBu
     dtype = dtype_policy.requested_gguf_dtype(options.dtype or "f32", (n.spec for n in model.stored.values()))
     readme, _ = card.read_card(model.place.read("README.md"))
     readme = {**readme, "name": options.name} if options.name else readme
-    return to_gguf(adapter, roles, base, dtype, options.name or model.place.title, readme)
+    draft = to_gguf(adapter, roles, base, dtype, options.name or model.place.title, readme)
+    draft.losses += [
+        Loss(
+            f"left out: changes of another part of the model, {start}* ({count:,}); {_MERGE}",
+            effect="results",
+        )
+        for start, count in apart.items()
+    ]
+    return draft
+
+
+def _of_language(adapter: LoraAdapter, base: AdapterBase) -> tuple[LoraAdapter, Mapping[str, int]]:
+    """Returns an adapter without its changes of other parts of the model, which llama.cpp doesn't apply, and the number
+    of these by the start of their names. Raises UnsupportedError if nothing remains."""
+    starts = base.family.ignored_prefixes(base.sizes)
+    kept = {name: pair for name, pair in adapter.pairs.items() if not name.startswith(starts)}
+    if adapter.pairs and not kept:
+        reason = "the adapter changes no matrix of the language model, and llama.cpp applies adapters to no other part"
+        raise UnsupportedError(reason, hint=_MERGE)
+    apart = (name for name in adapter.pairs if name not in kept)
+    return replace(adapter, pairs=kept), base.family.parted(apart, base.sizes)
 
 
 class AdapterBase(NamedTuple):

@@ -70,7 +70,7 @@ class TokenizerOptions:
 class TowersOptions:
     with_mmproj: bool = option(
         "Write the vision and audio towers, too, as a second GGUF in the folder DST.", False, section=GGUF,
-        sources=("model",),
+        sources=("model", "gguf"),
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from weighbridge.models.transform.experts import slice_experts
 from weighbridge.models.transform.layers import slice_layers
 from weighbridge.models.transform.options import RenameRules, SliceOptions
 from weighbridge.models.transform.rename import rename
+from weighbridge.models.wrapped import for_the_table
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ def plan_rename(
         raise UsageError(
             f"nothing loads a GGUF with {names.to_names} names", hint="name a target that ends in .safetensors"
         )
-    return _plan_result(model, rename(model, names), target, to, given, write)
+    if names.to_names is None:
+        return _plan_result(model, rename(model, names), target, to, given, write)
+    return _plan_result(model, rename(for_the_table(model), names), target, to, given, write)
 
 
 def plan_slice(
@@ -83,7 +86,7 @@ def slice_model(model: OpenModel, kept: SliceOptions) -> Transformed:
         raise UsageError("--renumber applies to layers", hint="choose some: --layers 0-15")
     if layers is None and kept.experts is None and not kept.keep and not kept.drop:
         raise UsageError("nothing selected", hint="use --layers 0-15, --experts 0-3, --keep or --drop")
-    result = Transformed(model)
+    result = Transformed(model if layers is None and kept.experts is None else for_the_table(model))
     if layers is not None:
         result = result.then(slice_layers(result.model, layers, renumber=kept.renumber))
     if kept.experts is not None:

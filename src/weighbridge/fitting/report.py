@@ -9,12 +9,14 @@ The JSON form is documented in docs/schema.md.
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import accepting
 from weighbridge.base.records import dataclass
@@ -33,7 +35,8 @@ from weighbridge.fitting.quality import PublishedLoss, quality
 from weighbridge.fitting.runtimes import RUNTIMES, VLLM_SHARE, Runtime, cache_for
 from weighbridge.fitting.weights import GgufModel, gguf_model
 from weighbridge.models.clients import LLAMA_CPP, MLX_LM, client_of, loads
-from weighbridge.models.llamacpp.towers import is_mmproj
+from weighbridge.models.llamacpp.towers import has_towers, is_mmproj
+from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_headers
 
 SCHEMA: Final = "weighbridge/fit/1"
@@ -123,6 +126,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         model, adapters = gguf_model(opened), opened.place.adapters
         reads = {LLAMA_CPP: engine.llama_cpp, MLX_LM: engine.name == "mlx"}.get(client_of(opened))
         loading = loads(opened) if reads else None
+        towers = _uncounted(opened, path) if engine.llama_cpp and options.mmproj is None else ""
     notes = [*target.notes, *filter(None, (engine.default_note if options.parallel is None else "", engine.note))]
     notes += [f"sizes are those with {path} merged in; a separate adapter adds its size" for path in adapters]
     length = model.keys.get(f"{model.architecture}.context_length")
@@ -138,6 +142,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
         notes.append("the source is quantized: sizes are those of its decoded weights, quantized again")
     if loading is not None and loading.why:
         notes.append(f"{loading.client} won't load it: {loading.why}")
+    notes += [towers] if towers else []
     projector = None
     if options.mmproj is not None:
         if not engine.llama_cpp:
@@ -147,6 +152,17 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> FitReport:
     settings = engine.settings(tokens, options.parallel, cache_type, options.flash_attention, options.ubatch)
     estimate = _Estimate(str(path), model, target, engine, settings, tokens, trained, tuple(notes), projector)
     return estimate.report(options.type)
+
+
+def _uncounted(model: OpenModel, path: str | os.PathLike[str]) -> str:
+    """Returns a note on the model's towers, whose memory only --mmproj adds; "" if it has none."""
+    if model.format != "gguf":
+        convert = f"wb convert {shlex.quote(str(path))} mmproj.gguf --mmproj"
+        return f"its towers aren't counted: {convert}, then --mmproj mmproj.gguf" if has_towers(model) else ""
+    from weighbridge.models.llamacpp.companions import find_towers  # late: few GGUFs have a projector
+
+    file = find_towers(resolve_path(path), model).path
+    return f"its projector isn't counted: --mmproj {shlex.quote(str(file))}" if file is not None else ""
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:

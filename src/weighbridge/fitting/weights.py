@@ -112,5 +112,5 @@ def _converted(model: OpenModel, dialect: str, prefix: str) -> Iterator[tuple[st
         row = family.rows[slot.roles[0]]
         follows = row.derived is not None and MAKERS[row.derived](sizes.facts) is not None  # from the config
         if slot.need is None or follows or row.name in family.copied or not present.isdisjoint(slot.instances):
-            shape = without_leading_ones(slot.shape)
-            yield name, Spec(shape, dtype_policy.gguf_dtype(name, Spec(shape, dtype), dtype, f32))
+            kept = dtype_policy.gguf_dtype(name, Spec(slot.shape, dtype), dtype, f32)
+            yield name, Spec(without_leading_ones(slot.shape), kept)

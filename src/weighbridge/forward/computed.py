@@ -6,6 +6,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.forward.graph import Graph, graph_of
 from weighbridge.models.model import OpenModel
+from weighbridge.models.wrapped import unwrapped
 from weighbridge.providers.base import ProviderOptions
 from weighbridge.providers.files import FileProvider
 
@@ -35,5 +36,6 @@ def _graph(provider: FileProvider) -> Graph:
     model = provider.model
     if not model.described and model.format != "gguf":
         raise UnsupportedError(f"{model.place.title} has no config.json", hint="--config FILE")
-    shapes = {name: provider.shape(name) for name in provider}
+    towers = unwrapped(model)[0].resolved.report.apart  # a text passes through the language model only
+    shapes = {name: provider.shape(name) for name in provider if name not in towers}
     return graph_of(model.family.name, provider.config, shapes, model.family.effective(model.config))

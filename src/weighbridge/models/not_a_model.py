@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from types import MappingProxyType
@@ -38,4 +39,4 @@ def check_names(path: Path, names: Collection[str]) -> None:
     match = first(ADAPTERS, names) or first(FAMILIES, names)
     if match is not None and match.id in _KINDS:
         kind, hint = _KINDS[match.id]
-        raise UnsupportedError(f"{path} is {kind}, not a language model", hint=hint.format(path=path))
+        raise UnsupportedError(f"{path} is {kind}, not a language model", hint=hint.format(path=shlex.quote(str(path))))

@@ -141,10 +141,11 @@ class ResolvedModel:
         return self.save("canonical" if "canonical" in self.family.dialects else "gguf")
 
     @cached_property
-    def normalized(self) -> bool:
-        """Whether a GGUF may have rows normalized to length 1, or products of tensors that a folder has separately."""
+    def folds(self) -> bool:
+        """Whether a GGUF may have other values than a folder that compute the same: the config's factors multiplied in,
+        rows that the class normalizes at run time, products of tensors that a folder has separately."""
         vias = (via for row in self.family.rows.values() for via in row.layouts.values())
-        return bool(self.family.products) or any(via.row.normalizes for via in vias)
+        return bool(self.family.folded or self.family.products) or any(via.row.normalizes for via in vias)
 
     @cached_property
     def as_in_gguf(self) -> Mapping[str, LogicalTensor]:

@@ -91,17 +91,39 @@ def without_mlx_names(model: OpenModel) -> tuple[OpenModel, list[str]]:
     return _from_mlx_vlm(model) or (model, [])
 
 
+def for_the_table(model: OpenModel) -> OpenModel:
+    """Returns the model under names that its family's table has, with a note: a folder of mlx-vlm is renamed."""
+    named, notes = without_mlx_names(model)
+    return replace(named, place=replace(named.place, notes=(*notes, *named.place.notes))) if notes else model
+
+
 def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     """Two models to compare, unless both have the same names and shapes: folders of mlx-vlm under Hugging Face's names,
-    those of mlx-lm with the layers that they have."""
+    those of mlx-lm with the layers that they have, Whispers under OpenAI's names."""
     left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
     if left == right:
         return a, b
+    with suppress(WeighbridgeError):  # tensors of another number of layers
+        if (whisper := _under_openai_names(a)) and (second := _under_openai_names(b)):
+            return whisper, second
     first, second = (
         from_mlx_lm(model)[0] if model.index.metadata.get("format") == "mlx" and model.described else model
         for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])
     )
     return first, second
+
+
+def _under_openai_names(model: OpenModel) -> OpenModel | None:
+    """A Whisper under OpenAI's names, None for other models."""
+    from weighbridge.models.whisper.forms import form_of  # late, as are the next: few models are Whispers
+
+    if (form := form_of(model)) is None:
+        return None
+    from weighbridge.models.whisper.source import read
+    from weighbridge.tensors.nodes import as_node
+
+    tensors = read(model, form, tokenizer=False).tensors
+    return with_nodes(model, {name: as_node(tensor) for name, tensor in tensors.items()})
 
 
 def _from_mlx_vlm(model: OpenModel) -> tuple[OpenModel, list[str]] | None:

@@ -5,6 +5,7 @@ the rest of a folder even if one of these files is broken. `verify` reports thei
 from __future__ import annotations
 
 import json as python_json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,14 @@ def chat_template(folder: Path) -> str | None:
 
 
 def text_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the language model: the config, updated with `text_config` of a multimodal model."""
-    inner = config.get("text_config") or config.get("llm_config") or config.get("language_config")
-    return config | inner if isinstance(inner, dict) else config
+    """Returns the settings of the language model: the config, updated with the language model's of a multimodal one."""
+    return {**config, **part_of_text(config)}
+
+
+def part_of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the object that describes the language model of a config with several parts; {} for another config."""
+    if not any(key.endswith("_config") and key != "quantization_config" for key in config):
+        return {}
+    from weighbridge.models.transform.text_config import text_of_config  # late: few configs have parts
+
+    return text_of_config(config)

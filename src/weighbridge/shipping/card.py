@@ -6,7 +6,8 @@ Metadata: https://huggingface.co/docs/hub/model-cards. The contents of an existi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final
 
@@ -19,27 +20,39 @@ from weighbridge.shipping.measured import MeasuredQuality
 from weighbridge.shipping.ollama.turns import translate
 from weighbridge.shipping.targets import run_line
 
-_LIBRARIES: Final = {"gguf": "gguf", "mlx": "mlx", "hf": "transformers"}
-_TITLES: Final = {"gguf": "GGUF", "mlx": "MLX", "hf": "safetensors"}
+#: Kind -> the Hub's library, and the words for the files.
+_LIBRARIES: Final = {"gguf": "gguf", "mlx": "mlx", "mlx with towers": "mlx", "hf": "transformers", "peft": "peft"}
+_TITLES: Final = {"gguf": "GGUF", "mlx": "MLX", "mlx with towers": "MLX", "hf": "safetensors"}
+#: What a model takes next to text -> the Hub's task.
+_TASKS: Final = {
+    frozenset[str](): "text-generation", frozenset({"vision"}): "image-text-to-text",
+    frozenset({"audio"}): "audio-text-to-text", frozenset({"vision", "audio"}): "any-to-any",
+}  # fmt: skip
+_TAGS: Final = {"gguf": ["gguf"], "mlx": ["mlx"], "mlx with towers": ["mlx"], "ggml": ["whisper.cpp"]}
+#: The task of sentence-transformers' folders.
+EMBEDS: Final = "sentence-similarity"
+_RANK: Final = 4  # llama.cpp's pooling of rerankers
 _HUB: Final = re.compile(r"(?:https?://huggingface\.co/)?([\w.-]+/[\w.-]+?)/?")
 _BODY: Final = re.compile(rb"\A---\n.*?\n---\n", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class CardFile:
-    """A file with weights. `type`: its file type, empty if it has none. `bits`: per weight."""
+    """A file with weights. `type`: its file type, or empty. `bits`: per weight. `towers`: an mmproj file's."""
 
     name: str
     type: str
     bytes: int
     bits: float
+    towers: bool = False
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts of a card. `kind`: gguf, mlx or hf. `keys`: the metadata of a GGUF, or the same keys derived from other
-    models. `jinja`: the chat template. `quantized`: whether the weights are quantized. `unpacked`: what `wb unpack`
-    into model/ makes of files of `wb pack`."""
+    """The facts of a card. `kind`: gguf, mlx, mlx with towers, hf, peft, or ggml (whisper.cpp). `keys`: the metadata of
+    a GGUF, or the same keys derived from other models. `jinja`: the chat template. `quantized`: whether the weights are
+    quantized. `unpacked`: what `wb unpack` into model/ makes of files of `wb pack`. `senses`: of vision, audio, and gen
+    (it speaks). `task`: the Hub's, if it doesn't follow from these."""
 
     repository: str
     kind: str
@@ -51,6 +64,8 @@ class CardFacts:
     base_model: str | None
     measured: Mapping[str, MeasuredQuality] = field(default_factory=dict)
     unpacked: str = ""
+    senses: frozenset[str] = frozenset()
+    task: str = ""
 
 
 def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[str, ...]]:
@@ -66,6 +81,11 @@ def card(facts: CardFacts, existing: bytes | None = None) -> tuple[str, tuple[st
     return front_matter(fields) + "\n" + (body or "\n".join(_body(facts, fields))).strip() + "\n", tuple(notes)
 
 
+def is_repository(name: str) -> bool:
+    """Whether a name or address is that of a repository of the Hub."""
+    return _HUB.fullmatch(name) is not None
+
+
 def _fields(facts: CardFacts) -> dict[str, Any]:
     """Returns the known metadata. The base model has the Hub's spelling."""
     keys = facts.keys
@@ -73,18 +93,22 @@ def _fields(facts: CardFacts) -> dict[str, Any]:
     repository = _HUB.fullmatch(url) if isinstance(url, str) else None
     base = facts.base_model or (repository[1] if repository else None)
     licence, architecture = keys.get("general.license"), keys.get("general.architecture")
-    pipeline = "feature-extraction" if f"{architecture}.pooling_type" in keys else "text-generation"
-    tags = [facts.kind] if facts.kind != "hf" else []
+    task: str | None = facts.task or ("text-to-speech" if "gen" in facts.senses else _TASKS[facts.senses])
+    if architecture is None:
+        task = facts.task or None
+    elif not facts.task and (pooling := keys.get(f"{architecture}.pooling_type")) is not None:
+        task = "text-ranking" if pooling == _RANK else "feature-extraction"
+    tags = list(_TAGS.get(facts.kind, ()))
     tags += ["imatrix"] if any(key.startswith("quantize.imatrix.") for key in keys) else []
     tags += ["conversational"] if facts.jinja else []
     fields: dict[str, Any] = {
         "base_model": base,
-        "base_model_relation": "quantized" if base and (facts.quantized or facts.kind != "hf") else None,
+        "base_model_relation": _relation(facts) if base else None,
         "license": licence,
         "license_name": keys.get("general.license.name") if licence == "other" else None,
         "license_link": keys.get("general.license.link") if licence == "other" else None,
-        "library_name": _LIBRARIES[facts.kind],
-        "pipeline_tag": None if architecture is None else pipeline,
+        "library_name": "sentence-transformers" if facts.task == EMBEDS else _LIBRARIES.get(facts.kind),
+        "pipeline_tag": task,
         "language": list(keys.get("general.languages") or ()) or None,
         "quantized_by": facts.repository.partition("/")[0] if facts.quantized else None,
         "tags": tags or None,
@@ -92,13 +116,20 @@ def _fields(facts: CardFacts) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
+def _relation(facts: CardFacts) -> str | None:
+    if facts.kind == "peft" or facts.keys.get("general.type") == "adapter":
+        return "adapter"
+    return "quantized" if facts.quantized or facts.kind != "hf" else None
+
+
 def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     name = facts.repository.partition("/")[2]
     yield f"# {name}\n"
     base = fields.get("base_model")
     if isinstance(base, str):
-        yield f"[{base}](https://huggingface.co/{base}) as {_TITLES[facts.kind]}.\n"
-    yield from _file_table(facts.files)
+        sentence = "An adapter of {}" if _relation(facts) == "adapter" else f"{{}} as {_TITLES.get(facts.kind, 'ggml')}"
+        yield f"{sentence.format(f'[{base}](https://huggingface.co/{base})')}.\n"
+    yield from _file_table(facts)
     yield from _measurements(facts.measured)
     yield "## Run it\n"
     yield "```"
@@ -108,17 +139,17 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
     yield f"Made with Weighbridge {__version__}."
 
 
-def _file_table(files: Sequence[CardFile]) -> Iterator[str]:
+def _file_table(facts: CardFacts) -> Iterator[str]:
     """Yields a table of the files; quantized GGUFs get the published losses of their types."""
-    losses = quality().type
-    rated = any(file.type in losses for file in files)
+    losses, files = quality().type, facts.files
+    rated = facts.kind != "ggml" and any(file.type in losses for file in files if not file.towers)
     heads = ["file", "type", "size", "bits per weight", *(["perplexity", "divergence"] if rated else [])]
     yield "| " + " | ".join(heads) + " |"
     yield "|" + "---|" * 2 + "--:|" * (len(heads) - 2)
     for file in files:
         cells = [file.name, file.type or "-", f"{file.bytes / 1e9:.2f} GB", f"{file.bits:.2f}"]
         if rated:
-            loss = losses.get(file.type)
+            loss = None if file.towers else losses.get(file.type)
             cells += [f"+{loss.ppl:g}", f"{loss.kld:g}"] if loss else ["-", "-"]
         yield "| " + " | ".join(cells) + " |"
     yield ""
@@ -144,10 +175,16 @@ def commands(facts: CardFacts) -> tuple[str, ...]:
     repository = facts.repository
     if facts.unpacked:
         return (f"wb unpack hf://{repository} model/", *filter(None, [run_line(facts.kind, facts.unpacked)]))
-    if facts.kind == "mlx":
-        return (f"mlx_lm.chat --model {repository}",)
-    if facts.kind == "hf":
-        return (f"vllm serve {repository}",)
+    file = shlex.quote(facts.files[0].name)
+    if facts.kind == "ggml":
+        return (f"hf download {repository} {file} --local-dir .", f"whisper-cli -m {file} -f AUDIO.wav")
+    if facts.keys.get("general.type") == "adapter":
+        return (f"hf download {repository} {file} --local-dir .", f"llama-server -m BASE.gguf --lora {file}")
+    if facts.kind == "peft":
+        name = repository.partition("/")[2]
+        return (f"vllm serve {facts.base_model or 'BASE'} --enable-lora --lora-modules {name}={repository}",)
+    if facts.kind != "gguf":
+        return tuple(filter(None, [run_line(facts.kind, repository)]))
     tag = next((f":{f.type}" for f in facts.files if f.type), "")
     return (f"llama-server -hf {repository}{tag}", f"ollama run hf.co/{repository}{tag}")
 

@@ -10,9 +10,11 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import PurePath
 from typing import Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.options import accepting
@@ -20,7 +22,12 @@ from weighbridge.base.records import dataclass
 from weighbridge.fitting import devices
 from weighbridge.fitting.report import fit
 from weighbridge.io.location import is_remote
+from weighbridge.models.llamacpp.companions import find_towers
+from weighbridge.models.llamacpp.towers import has_towers
+from weighbridge.models.mlxlm.towers import tower_names
+from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
+from weighbridge.models.whisper.forms import WhisperForm, form_of
 from weighbridge.shipping.choice_table import ChoiceRule, ChooseOptions, table
 from weighbridge.shipping.servers import method_of
 
@@ -69,12 +76,19 @@ def choose(options: ChooseOptions) -> Choice:
     source = ChoiceSource() if model is None else _source(model, answers["purpose"])
     facts = {**answers, "device": devices.device(answers["device"]).kind}
     form = _first(table().format, facts)
+    if form.gives == "scheme" and "scheme" in source.faults:
+        facts["loss"] = "none"
+        form = _first(table().format, facts)
+    if form.gives != source.form and (fault := source.faults.get(form.gives)) is not None:
+        raise fault
     type_rule = _first(table().type, {**facts, "format": form.gives})
     type, notes = type_rule.gives, tuple[str, ...]()
     if form.gives == "gguf" and type and model is not None:
         type, notes = _fitting(model, answers["device"], type)
     if source.packed and type:
         type, notes = "", ("its weights are quantized already, and kept as exactly as the format can",)
+    if source.sees and form.gives == "mlx" and not source.in_mlx and source.form != "mlx":
+        notes = (*notes, "only the language model is written for mlx-lm")
     commands = tuple(_commands(source, form.gives, type, answers))
     cited = tuple(ChosenRule(rule.id, rule.why, rule.source) for rule in (form, type_rule))
     return Choice(answers, form.gives, type, commands, cited, notes)
@@ -105,11 +119,16 @@ def _fitting(model: str | os.PathLike[str], device: str, type: str) -> tuple[str
 @dataclass(frozen=True, slots=True)
 class ChoiceSource:
     """The model to recommend for. `form`: its current form, one of the table's, or "pickle". `packed`: the weights are
-    quantized; quantizing them again would add to the loss."""
+    quantized; quantizing them again would add to the loss. `sees`: it has towers that a conversion to GGUF keeps, and
+    `in_mlx` one to MLX. `projector`: the mmproj file of a GGUF. `faults`: form -> why the model can't have it."""
 
     path: str = "MODEL"
     form: str = "hf"
     packed: bool = False
+    sees: bool = False
+    in_mlx: bool = False
+    projector: str = ""
+    faults: Mapping[str, WeighbridgeError] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -126,14 +145,39 @@ def _source(path: str | os.PathLike[str], purpose: str) -> ChoiceSource:
             )
         if model.format == "gguf":
             packed = any(entry.spec.dtype.kind is Kind.BLOCK for entry in model.index.entries)
-            return ChoiceSource(os.fspath(path), "gguf", packed)
+            projector = find_towers(resolve_path(path), model).path
+            return ChoiceSource(os.fspath(path), "gguf", packed, projector is not None, projector=str(projector or ""))
+        if form_of(model) is WhisperForm.GGML and purpose != "keep":
+            raise UnsupportedError(
+                f"wb choose answers for language models, and {path} is a Whisper",
+                hint="whisper.cpp runs it: whisper-cli -m FILE; wb quantize SRC ggml-NAME.bin Q5_0 makes it smaller",
+            )
         if model.json("config.json") is None and purpose != "keep":
             raise UnsupportedError(f"no program runs {path}: config.json is missing",
                                    hint="put the model's config.json and tokenizer next to the weights")  # fmt: skip
         method = method_of(model)
         form = "mlx" if method == "MLX" else "scheme" if method else "hf"
         form = form if model.format == "safetensors" else "pickle"
-        return ChoiceSource(os.fspath(path), form, method is not None)
+        faults = dict(_faults(model))
+        sees = not faults.get("gguf") and has_towers(model)
+        in_mlx = sees and tower_names(model.config) is not None
+        return ChoiceSource(os.fspath(path), form, method is not None, sees, in_mlx, faults=faults)
+
+
+def _faults(model: OpenModel) -> Iterator[tuple[str, WeighbridgeError]]:
+    """Yields the forms that a folder can't be converted to, and the reason."""
+    from weighbridge.conversion.mlx.plan import refuse_unsupported  # late: few answers need it
+
+    try:
+        model.family  # noqa: B018
+    except UnsupportedError as error:
+        yield from ((form, error) for form in ("gguf", "mlx", "scheme"))
+        return
+    try:
+        refuse_unsupported(model)
+    except UnsupportedError as error:
+        if tower_names(model.config) is None:
+            yield "mlx", error
 
 
 def _commands(source: ChoiceSource, form: str, type: str, answers: Mapping[str, str]) -> Iterator[str]:
@@ -178,15 +222,21 @@ def _commands(source: ChoiceSource, form: str, type: str, answers: Mapping[str, 
 def _conversion(source: ChoiceSource, form: str, type: str) -> tuple[str, tuple[str, str] | None]:
     """Returns the converted model, and the command and options that write it; None without a conversion."""
     if form == "gguf":
-        target = shlex.quote(f"{source.name}-{type}.gguf" if type else f"{source.name}.gguf")
+        title = f"{source.name}-{type}" if type else source.name
+        target, towers = (f"{title}-GGUF/", " --with-mmproj") if source.sees else (f"{title}.gguf", "")
         if type:
-            return target, ("quantize", f" {type}")
-        return target, None if source.form == "gguf" else ("convert", "")
+            return shlex.quote(target), ("quantize", f" {type}{towers}")
+        to = f" --to gguf{towers}" if towers else ""
+        return shlex.quote(target), None if source.form == "gguf" else ("convert", to)
     label = {"mlx": f"mlx-{type}bit" if type else "mlx", "scheme": type or form}.get(form, form)
     target = shlex.quote(f"{source.name}-{label}")
     if source.form in _UNCHANGED[form] and not (type and source.form == "hf"):
         return target, None
     options = {"mlx": f" --q-bits {type}", "scheme": f" --scheme {type}"}[form] if type else ""
+    if form == "mlx" and source.in_mlx:
+        options = f" --towers{options}"
+    if source.projector and not options:
+        options = f" --projector {shlex.quote(source.projector)}"
     if source.form == "mlx":  # only mlx-lm loads its packing
         options = " --dtype bf16"
     return target, ("convert", f" --to {'mlx' if form == 'mlx' else 'hf'}{options}")

@@ -18,12 +18,19 @@ from weighbridge.base.limits import GIB, MIB
 from weighbridge.containers.wbpack.source import OriginalSource
 from weighbridge.conversion.result import Progress
 from weighbridge.io.location import WrappedPath
+from weighbridge.models.config.pooling import MODULES
+from weighbridge.models.llamacpp.companions import find_towers
+from weighbridge.models.llamacpp.projectors import modalities
+from weighbridge.models.llamacpp.towers import candidate_of, senses_of
 from weighbridge.models.locate import models_in
+from weighbridge.models.lora.peft import CONFIG as ADAPTER
+from weighbridge.models.mlxlm.towers import is_of_mlx_vlm
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
+from weighbridge.models.whisper.forms import form_of
 from weighbridge.reports.scan.engine import scan_file
 from weighbridge.reports.scan.model import ScanVerdict
-from weighbridge.shipping.card import CardFacts, CardFile, card, commands
+from weighbridge.shipping.card import EMBEDS, CardFacts, CardFile, card, commands, is_repository
 from weighbridge.shipping.measured import measured_quality
 from weighbridge.shipping.model import refuse_modelfile, special_texts
 from weighbridge.shipping.plan import ShipOptions, ShippedFile, ShipPlan, ShipReport, ShipRequest, text_plan
@@ -104,10 +111,21 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
     """Returns the facts of the card, from the headers of every model in the folder, and notes."""
     models = models_in(request.path) or (request.path,)
     files, notes, first, unpacked = [], [], None, ""
+    senses, task, apart = frozenset[str](), "", dict[Path, CardFile]()
     for path in models:
         with open_headers(path).model as model:
             files.append(_card_file(model))
             first = first or _model_facts(model)
+            if form_of(model) is not None:
+                task = "automatic-speech-recognition"
+            elif model.format != "gguf" and MODULES in model.place.names():
+                task = EMBEDS
+            if model.format != "gguf":
+                senses |= senses_of(model)
+            elif (towers := find_towers(path, model).path) is not None:
+                with open_headers(towers).model as projector:
+                    senses |= {name.partition(".")[0] for name in modalities(candidate_of(projector))}
+                    apart[towers] = replace(_card_file(projector), towers=True)
             if isinstance(model.place.path, WrappedPath):
                 raise UnsupportedError(
                     f"{path} is an archive, which no program loads from the Hub", hint="unpack it first"
@@ -117,11 +135,16 @@ def _facts(request: ShipRequest) -> tuple[CardFacts, tuple[str, ...]]:
                 unpacked = f"model/{packed.archive.name if model.format == 'gguf' else ''}"
             if model.format == "gguf" and "general.architecture" not in model.metadata:
                 notes.append(f"{path.name} has no general.architecture, so the Hub offers no app for it")
+    if request.path.is_file():
+        notes += [f"{file.name} isn't uploaded: name the folder" for file in apart]
+    else:
+        files += apart.values()
     kind, keys, jinja, special, quantized = first or ("hf", {}, None, {}, False)
-    quantized = quantized or any(f.type not in ("", "F32", "F16", "BF16") for f in files)
-    base = request.options.base_model
+    quantized = quantized or any(f.type not in ("", "F32", "F16", "BF16") for f in files if not f.towers)
+    base = request.options.base_model or (keys.get("general.source.repo_url") if kind == "peft" else None)
     measurements = measured_quality(request.options.measured, [request.path.name, *(file.name for file in files)])
-    facts = CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base, measurements, unpacked)
+    facts = CardFacts(request.name, kind, tuple(files), keys, jinja, special, quantized, base, measurements, unpacked,
+                      senses, task)  # fmt: skip
     return facts, tuple(notes)
 
 
@@ -134,7 +157,7 @@ def _card_file(model: OpenModel) -> CardFile:
     row = BY_NUMBER.get(number % GUESSED) if isinstance(number, int) else None
     name = weights[0].name if len(weights) == 1 else f"{weights[0].name} to {weights[-1].name}"
     size = sum(path.stat().st_size for path in weights)
-    return CardFile(name, row.name if row else report.type_words or "", size, 8 * size / max(report.parameters, 1))
+    return CardFile(name, row.name if row else report.type_words or "", size, report.bits_per_weight or 0.0)
 
 
 def _model_facts(model: OpenModel) -> tuple[str, dict[str, Any], str | None, dict[str, str], bool]:
@@ -145,12 +168,19 @@ def _model_facts(model: OpenModel) -> tuple[str, dict[str, Any], str | None, dic
         keys |= {key: list(keys[key]) for key in ("general.languages", "general.tags") if key in keys}
         quantized = any(entry.dtype.kind is Kind.BLOCK for entry in model.index)
         return "gguf", keys, keys.get("tokenizer.chat_template"), special, quantized
+    if (adapter := model.json(ADAPTER)) is not None and model.json("config.json") is None:
+        named = adapter.get("base_model_name_or_path")
+        keys = {"general.source.repo_url": named} if isinstance(named, str) and is_repository(named) else {}
+        return "peft", keys, None, {}, False
+    if model.format == "ggml":
+        return "ggml", {}, None, {}, any(entry.dtype.kind is Kind.BLOCK for entry in model.index)
     config = model.json("config.json") or {}
     settings = model.json("tokenizer_config.json") or {}
     jinja = model.place.read("chat_template.jinja", MIB)
     template = jinja.decode("utf-8", "replace") if jinja else settings.get("chat_template")
     special = {n: v for n in ("bos_token", "eos_token") if isinstance(v := settings.get(n), str)}
     kind = "mlx" if "quantization" in config or model.metadata.get("format") == "mlx" else "hf"
+    kind = "mlx with towers" if kind == "mlx" and is_of_mlx_vlm(config, model.index) else kind
     try:
         keys = {"general.architecture": model.family.gguf}
     except WeighbridgeError:  # unknown family: the card omits it
@@ -165,7 +195,7 @@ def _warnings(paths: dict[str, Path], facts: CardFacts) -> Iterator[str]:
     if "preset.ini" in paths:
         yield "preset.ini: llama.cpp's -hf then fetches only that file"
     for file in facts.files if facts.kind == "gguf" else ():
-        if file.type and not re.search(rf"{file.type}[.-]", file.name, re.IGNORECASE):
+        if not file.towers and file.type and not re.search(rf"{file.type}[.-]", file.name, re.IGNORECASE):
             yield f"{file.name}: apps choose a file by its name, which lacks {file.type}"
     for name, path in paths.items():
         if path.stat().st_size > 50 * 10**9:

@@ -23,8 +23,8 @@ from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.result import results_first
 from weighbridge.io.location import open_source
 from weighbridge.io.source import FileSource
-from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.llamacpp.companions import FoundTowers, companion, find_towers
+from weighbridge.models.llamacpp.towers import has_towers
 from weighbridge.models.locate import locate
 from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
@@ -188,11 +188,6 @@ def _planned(request: ShipRequest, staged: Path) -> tuple[Plan, tuple[str, ...]]
         return run(request.path, f"{staged}/", with_mmproj=True, **how), ()
     except WeighbridgeError as error:
         return run(request.path, staged, **how), (f"without its towers: {error.message}",)
-
-
-def has_towers(model: OpenModel) -> bool:
-    """Whether a folder's class has towers that see or hear, of which an mmproj file can be made."""
-    return model.format != "gguf" and projector_of_hf(model.config) is not None
 
 
 def _alone(plan: Plan, number: int, target: Path) -> Plan:

@@ -11,10 +11,12 @@ from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.io.location import RemotePath
+from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.models.clients import mlx_verdict
+from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.rules import accepts, all_findings
 from weighbridge.models.mlxlm.towers import table
+from weighbridge.models.model import OpenModel
 from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 
@@ -36,7 +38,13 @@ def how_to_run(plan: Plan) -> str | None:
         if len(parts) < len(indexes):
             first, *_, mmproj = (str(path / file.name) for file in plan.files)
             return run_line(f"{kind} with mmproj", first, mmproj=mmproj)
-        return run_line(kind, str(path / plan.files[0].name if plan.folder else path))
+        written = str(path / plan.files[0].name if plan.folder else path)
+        source = plan.model
+        mmproj = ""
+        if kind == "gguf" and isinstance(source, OpenModel) and source.format == "gguf":
+            place = source.place.path
+            mmproj = "" if is_remote(place) else str(find_towers(place, source).path or "")
+        return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj)
     if plan.format not in ("mlx", "hf"):
         return None
     config = _config(plan)

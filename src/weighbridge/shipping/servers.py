@@ -19,10 +19,14 @@ from weighbridge.base.words import plural
 from weighbridge.fitting.report import FitReport, fit
 from weighbridge.models.clients import ClientVerdict, in_mlx_lm, loads, packaging
 from weighbridge.models.llamacpp.companions import find_towers
+from weighbridge.models.llamacpp.towers import has_towers
 from weighbridge.models.mlxlm.towers import is_of_mlx_vlm
 from weighbridge.models.model import OpenModel
+from weighbridge.models.not_a_model import check_names
 from weighbridge.models.open import open_headers
-from weighbridge.shipping.model import has_towers, in_place, is_gguf_with_adapters, refuse_modelfile
+from weighbridge.models.transform.text_config import text_of_config
+from weighbridge.models.whisper.forms import WhisperForm, form_of
+from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
 
 FORMS: Final = ("command", "systemd", "compose")
@@ -49,6 +53,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         target = "ggufs/ --to gguf --with-mmproj" if has_towers(model) else "model.gguf"
         convert = f"wb convert {shlex.quote(str(request.path))} {target}"
         if model.format != "gguf":
+            _check_language(model, request.path)
             raise UnsupportedError("llama-server reads GGUF only", hint=convert)
         if (packed := packaging(model)) is not None:
             raise UnsupportedError(f"llama-server doesn't read {packed.reason}", hint=packed.unpack)
@@ -63,7 +68,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         found = find_towers(request.path, model, options.mmproj)
     if found.path is not None:
         extra.insert(0, ("--mmproj", found.path.absolute()))
-    fitted, notes = _fit(request)
+    fitted, notes = _fit(request, found.path)
     notes = (*found.notes, *notes)
     o = request.options
     arguments = ["llama-server", "-m", str(weights)]
@@ -98,13 +103,25 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     return text_plan(report, options.output, options.launcher or "text", options.overwrite)
 
 
-def _fit(request: ShipRequest) -> tuple[FitReport | None, tuple[str, ...]]:
+def _check_language(model: OpenModel, path: Path) -> None:
+    """Raises UnsupportedError for files that no conversion makes a language model of llama.cpp."""
+    if (form := form_of(model)) is not None:
+        place = shlex.quote(str(path))
+        run = f"whisper-cli -m {place}" if form is WhisperForm.GGML else f"wb convert {place} ggml-NAME.bin"
+        raise UnsupportedError("llama-server runs no Whisper", hint=f"whisper.cpp does: {run}")
+    if model.diffusion is not None:
+        hint = "ComfyUI-GGUF reads the GGUF that wb convert and wb quantize write of it"
+        raise UnsupportedError(f"llama-server runs no {model.diffusion.title}", hint=hint)
+    check_names(path, model.index.by_name)
+
+
+def _fit(request: ShipRequest, mmproj: Path | None) -> tuple[FitReport | None, tuple[str, ...]]:
     """Returns the report of `wb fit` and its notes; None if it has no rule for the model."""
     o = request.options
     try:
         report = fit(
             request.path, device=o.device, context=o.context, parallel=o.parallel, cache_type=o.cache_type,
-            arch_file=o.arch_file,
+            arch_file=o.arch_file, mmproj=mmproj,
         )  # fmt: skip
     except (UnsupportedError, FormatError) as error:
         return None, (f"no settings by wb fit: {error.message}",)
@@ -195,24 +212,26 @@ def vllm(request: ShipRequest) -> ShipPlan:
 def _vllm_checks(model: OpenModel) -> Iterator[ShipCheck]:
     ok = model.format == "safetensors"
     size = f"{plural(len(model.index.entries), 'tensor')} in {plural(len(model.place.weights), 'file')}"
-    wrong = f"the weights are {model.format}, but vLLM 0.33 reads safetensors: wb convert SRC DST --to hf"
+    convert = f"wb convert {shlex.quote(str(model.place.path))} DST --to hf"
+    wrong = f"the weights are {model.format}, but vLLM 0.33 reads safetensors: {convert}"
     yield ShipCheck("weights", ok, size if ok else wrong)
+    if is_of_mlx_vlm(model.config, model.index):
+        yield ShipCheck("names", False, f"those of mlx-vlm, which vLLM doesn't know: {convert}")
     yield from _folder_checks(model)
     names = {p.name for p in model.place.folder.iterdir()}
     if "config.json" in names and any(n.startswith("consolidated") and n.endswith(".safetensors") for n in names):
         yield ShipCheck("one format", False, "consolidated*.safetensors: vLLM would read them instead of the others")
     method = method_of(model)
-    wrong = f"vLLM 0.33 doesn't load {method}: wb convert SRC DST --to hf --dtype bf16 unpacks it"
+    wrong = f"vLLM 0.33 doesn't load {method}: {convert} --dtype bf16 unpacks it"
     yield ShipCheck("quantization", vllm_loads(method), str(method or "none") if vllm_loads(method) else wrong)
 
 
 def quantization_method(config: Mapping[str, Any], quant_config: Mapping[str, Any] | None = None) -> Any:
     """Returns the method in config.json, searched like in vLLM; "MLX" for mlx-lm's packing. `quant_config`:
     hf_quant_config.json."""
-    text = config.get("text_config")
     if "quantization" in config and "quant_method" not in (config.get("quantization_config") or {}):
         return "MLX"
-    settings = config.get("quantization_config") or (text if isinstance(text, dict) else {}).get("quantization_config")
+    settings = config.get("quantization_config") or text_of_config(config).get("quantization_config")
     settings = settings or config.get("compression_config") or (quant_config or {}).get("quantization")
     if not isinstance(settings, dict):
         return None
@@ -274,14 +293,17 @@ def mlx(request: ShipRequest) -> ShipPlan:
 def _mlx_checks(model: OpenModel) -> Iterator[ShipCheck]:
     names = {p.name for p in model.place.weights}
     ok = model.format == "safetensors" and all(n.startswith("model") for n in names)
-    wrong = "mlx-lm reads model*.safetensors: wb convert SRC DST --to mlx"
+    convert = f"wb convert {shlex.quote(str(model.place.path))} DST --to mlx"
+    wrong = f"mlx-lm reads model*.safetensors: {convert}"
     yield ShipCheck("weights", ok, plural(len(names), "file") if ok else wrong)
     yield from _folder_checks(model)
     method = method_of(model)
     loads = method is None or str(method).lower() in _MLX_METHODS
     yield ShipCheck("quantization", loads, str(method or "none") if loads else
-                    f"mlx-lm doesn't load {method}: wb convert SRC DST --to mlx --q-bits 4")  # fmt: skip
-    if is_of_mlx_vlm(model.config, model.index):
+                    f"mlx-lm doesn't load {method}: {convert} --q-bits 4")  # fmt: skip
+    if form_of(model) is not None:
+        yield ShipCheck("model", False, "mlx-lm runs no Whisper")
+    elif is_of_mlx_vlm(model.config, model.index):
         yield ShipCheck("model", True, f"mlx-vlm has a class for {model.config['model_type']}")
     elif ok:
         yield _loads_check(in_mlx_lm(model))

@@ -20,6 +20,10 @@ F64 = NDArray[np.float64]
 
 #: Explicit bits of the significand (IEEE 754; bfloat16 has F32's exponent).
 _SIGNIFICAND: Final = MappingProxyType({F32: 23, F16: 10, BF16: 7})
+_LEAST_EXPONENT: Final = MappingProxyType({F32: -126, F16: -14, BF16: -126})  # of a normal number
+#: Rounding of a few products, sums or functions in F32, relative to the values: 2^-24 each. A factor of a layout costs
+#: 2^-23 to and fro, a function 2^-22 (tensors/layouts.py).
+ARITHMETIC: Final = 2.0**-21
 #: Elements of a segment in which all values are multiples of one step: the smallest group of any block type.
 SEGMENT: Final = 16
 _MOST_STEPS: Final = 255  # of 8-bit codes
@@ -63,9 +67,20 @@ def rounding_energy(values: Rows, dtype: DType) -> float:
 
 def half_ulp(values: Rows | F64, dtype: DType) -> F64:
     """Returns by how much rounding to a float type moved each value, at most."""
-    exponent = np.frexp(values.astype(np.float64))[1] - 1
-    moved: F64 = np.exp2(exponent - _SIGNIFICAND[dtype] - 1.0)
+    wide = values.astype(np.float64)
+    exponent = np.where(wide == 0, _LEAST_EXPONENT[dtype], np.frexp(wide)[1] - 1)
+    moved: F64 = np.exp2(np.maximum(exponent, _LEAST_EXPONENT[dtype]) - _SIGNIFICAND[dtype] - 1.0)
     return moved
+
+
+def unexplained(a: Rows | F64, b: Rows | F64, dtype: DType) -> int:
+    """Returns the number of values that differ by more than rounding to `dtype` and arithmetic in F32 explain. Rounding
+    never makes a number smaller than its power of two, so the smaller one decides how far it may go."""
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    sizes = np.abs(left), np.abs(right)
+    allowed = ARITHMETIC * max(float(sizes[0].max(initial=0)), float(sizes[1].max(initial=0)))
+    bound = allowed if dtype is F32 else allowed + half_ulp(np.minimum(*sizes), dtype)
+    return int((np.abs(left - right) > bound).sum())
 
 
 class Slack(NamedTuple):

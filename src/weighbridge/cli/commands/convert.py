@@ -89,7 +89,8 @@ def convert(src: Path | str, dst: str | None, short_quiet: bool, options: Conver
     if short_quiet and options.to == "mlx" and not {*_QUANTIZING} & {*options.given}:
         raise UsageError("-q means quiet and doesn't quantize", hint="--q-bits 4 quantizes; --quiet is quiet")
     SCREEN.quiet = SCREEN.quiet or short_quiet
-    if not options.arch and _is_quantized(src, target, options.dtype, options.to):
+    to = "gguf" if options.with_mmproj and options.to is None else options.to
+    if not options.arch and _is_quantized(src, target, options.dtype, to):
         given = options.keywords(weighbridge.plan_convert)
         keywords = {name: value for name, value in given.items() if name not in ("dtype", "to")}
         keywords["ftype"] = options.dtype

@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import BY_NAME, F16, F32, DType
-from weighbridge.base.errors import UnsupportedError, WeighbridgeError
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import decision, metadata
@@ -36,6 +37,7 @@ from weighbridge.models.config.keys import all_hold, rules
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
 from weighbridge.models.config.settings import same_value
 from weighbridge.models.decision import decision_of
+from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
 from weighbridge.models.llamacpp.towers import (
@@ -73,6 +75,25 @@ def add_file(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> 
     draft.losses += second.losses
     draft.reports |= second.reports
     return {*towers.resolved.tensors, *towers.dropped, *towers.folded}
+
+
+def stored_file(model: OpenModel, draft: PlanBuilder) -> OpenModel:
+    """Opens the mmproj file of the GGUF `model`, and adds it to the plan's sources. It stays open with the model."""
+    found = find_towers(model.place.path, model)
+    if found.path is None:
+        hint = "; ".join(found.notes) or "wb convert DIR DST/ --to gguf --with-mmproj writes both from the folder"
+        raise UsageError(f"no mmproj file of {model.place.path} is next to it", hint=hint)
+    draft.sources = (*draft.sources, found.path)
+    draft.notes += found.notes
+    return open_weights(found.path)
+
+
+def stored_stem(towers: OpenModel, keys: Mapping[str, KV], model: OpenModel) -> str:
+    """The name of a copy of an mmproj file without its suffix; in Ollama's store, files are named by their digests."""
+    name = towers.place.weights[0].name
+    if "mmproj" in name and name.endswith(gguf.SUFFIX):
+        return name.removesuffix(gguf.SUFFIX)
+    return file_stem(keys) if {"general.name", "general.file_type"} <= keys.keys() else f"mmproj-{model.place.title}"
 
 
 def file_stem(keys: Mapping[str, KV]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -23,7 +24,7 @@ from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import decision, dense_modules, metadata, reranker
 from weighbridge.conversion.options import GenericGgufOptions, GgufFileOptions, GgufOptions
-from weighbridge.conversion.plan import probe
+from weighbridge.conversion.plan import probe, writers
 from weighbridge.conversion.plan.builder import (
     PlanBuilder,
     cast_for_gguf,
@@ -242,7 +243,23 @@ def _from_gguf(model: OpenModel, options: GgufOptions) -> PlanBuilder:
             draft.tensors[name] = cast_for_gguf(name, node, dtype, requested, draft)
         keys = metadata.with_file_type(keys, requested)
     draft.metadata = metadata.with_alignment(metadata.named(keys, options.name), options.align)
+    if options.with_mmproj:
+        add_stored_projector(model, draft, options)
     return draft
+
+
+def add_stored_projector(model: OpenModel, draft: PlanBuilder, options: GgufOptions) -> None:
+    """Adds the mmproj file next to a GGUF to the plan. Raises UsageError if there is none."""
+    from weighbridge.conversion.gguf import mmproj  # late: few models have towers
+
+    source = mmproj.stored_file(model, draft)
+    whole = replace(options, with_mmproj=False, max_shard_size=None, max_shard_tensors=None)
+    second = _from_gguf(source, whole)
+    named = mmproj.stored_stem(source, second.metadata, model)
+    name = mmproj.file_stem(second.metadata) if options.dtype else named
+    draft.extra_files += writers.write_gguf(name, second.tensors, second.metadata, whole).files
+    draft.losses += second.losses
+    draft.reports |= second.reports
 
 
 def _dtypes_of(model: OpenModel) -> Callable[[str, Node, DType], DType]:

@@ -24,6 +24,7 @@ from weighbridge.models.lora.merge import merge_for_writing
 from weighbridge.models.lora.weights import weighted_adapter
 from weighbridge.models.model import OpenModel, SourceOptions
 from weighbridge.models.open import open_model
+from weighbridge.models.wrapped import for_the_table
 
 
 def plan_recipe(
@@ -77,7 +78,7 @@ def with_notes(model: OpenModel, notes: Sequence[str]) -> OpenModel:
 def open_recipe_model(name: str, options: SourceOptions) -> OpenModel:
     """Opens MODEL, or MODEL+ADAPTER with the adapter merged."""
     path, *adapters = name.split("+") if not resolve_path(name).exists() else [name]
-    model = open_model(path, options)
+    model = for_the_table(open_model(path, options))
     try:
         return merge_for_writing(model, list(map(weighted_adapter, adapters))) if adapters else model
     except BaseException:

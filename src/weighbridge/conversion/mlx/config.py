@@ -1,17 +1,11 @@
-"""Adds to a config.json what mlx-lm requires: the period of full attention, older rotary keys, required keys, defaults.
-
-Some models of mlx-lm have full attention in every n-th layer and ignore `layer_types` (mlx-lm 0.32: qwen3_next.py,
-qwen3_5.py, gemma3_text.py, cohere2.py). Their config gets that n. Layers without a period are refused, because mlx-lm
-would look for other tensors or compute another model.
-"""
+"""Adds to a config.json what mlx-lm requires: other names of settings, required keys, defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA, value_at, with_part
+from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA
 from weighbridge.models.arch.family import Family
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mlx_view import MlxReading, mlx_keys, reading
@@ -20,56 +14,6 @@ from weighbridge.models.mlxlm.candidate import table
 _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"
 _ROTATION: Final = (*THETA, *LOCAL_THETA, _SHARE, "rope_parameters", "rope_scaling", "rotary_pct", "model_type")
-
-
-def with_period(
-    config: dict[str, Any], path: Sequence[str], layer_types: Sequence[str] | None, periods: Mapping[str, int]
-) -> dict[str, Any]:
-    """Sets the period of the layers under the key that mlx-lm reads, in the language model's object at `path`.
-
-    `periods`: that key and its default (`mlx.period` of the family). Raises UnsupportedError for layers without a
-    period.
-    """
-    if not periods or not layer_types:
-        return config
-    ((key, default),) = periods.items()
-    full = [i for i, kind in enumerate(layer_types) if kind == _FULL]
-    period = full[0] + 1 if full else 0
-    if not period or full != list(range(period - 1, len(layer_types), period)):
-        numbers = ", ".join(map(str, full))
-        have = f"{f'layers {numbers}' if full else 'none'} of {len(layer_types)}"
-        raise UnsupportedError(
-            f"mlx-lm's {config['model_type']} has {_FULL} in every n-th layer, this model in {have}",
-            hint="GGUF and Hugging Face folders support any order: --to gguf, --to hf",
-        )
-    part = value_at(config, path)
-    return config if part.get(key, default) == period else with_part(config, path, {**part, key: period})
-
-
-def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds transformers 4's rotary keys for transformers 5's `rope_parameters` to the config of the text part.
-
-    Most classes of mlx-lm read only the older keys, and otherwise use defaults. A class with sections of positions
-    reads only `rope_parameters`. `defaults`: those of the model's class.
-    """
-    parameters, theta = config.get("rope_parameters"), next((key for key in THETA if key in defaults), None)
-    newer = "full_attention" in defaults.get("rope_parameters", {})  # a class that transformers 4 doesn't have
-    if not isinstance(parameters, Mapping) or theta is None or newer or config.get(theta) is not None:
-        return dict(config)
-    if "mrope_section" in parameters:
-        return dict(config)
-    full, sliding = parameters.get("full_attention", parameters), parameters.get("sliding_attention", {})
-    share = "rotary_pct" if "rotary_pct" in defaults else _SHARE
-    older = {
-        theta: full.get("rope_theta"),
-        share: full.get(_SHARE),
-        LOCAL_THETA[0]: sliding.get("rope_theta"),
-        "rope_scaling": {k: v for k, v in full.items() if k not in ("rope_theta", _SHARE)},
-    }
-    if full.get("rope_type", "default") == "default":
-        older["rope_scaling"] = None
-    stated = {key: value for key, value in older.items() if value is not None or key == "rope_scaling"}
-    return {**stated, **{key: value for key, value in config.items() if value is not None or key not in stated}}
 
 
 def with_scaling_type(config: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from weighbridge.base.options import flag
 from weighbridge.base.words import plural
 from weighbridge.conversion.calibrated import Calibrate, ToCalibrate
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.mlx.config import with_fields, with_pattern, with_period, with_rope_words, with_scaling_type
+from weighbridge.conversion.mlx.config import with_fields, with_pattern, with_scaling_type
 from weighbridge.conversion.options import MlxFolderOptions, MlxOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, list_unnamed, unplaced
 from weighbridge.conversion.plan.losses.ties import drop_tied_mlx
@@ -32,6 +32,7 @@ from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.clients import mlx_verdict
 from weighbridge.models.config.keys import differs, is_list, lookup
+from weighbridge.models.mlxlm.tower_config import with_period, with_rope_words
 from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
@@ -81,7 +82,7 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     Raises UsageError for contradictory options, UnsupportedError for a family without MLX names or settings that
     mlx-lm's class of the model ignores.
     """
-    _refuse_unsupported(model)
+    refuse_unsupported(model)
     rules = model.family.document.mlx
     named = model.resolved.save("mlx")
     draft = PlanBuilder({}, {"format": "mlx"}, losses=unplaced(model, "mlx", "MLX folder"))
@@ -116,7 +117,7 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     return draft
 
 
-def _refuse_unsupported(model: OpenModel) -> None:
+def refuse_unsupported(model: OpenModel) -> None:
     """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
     family, rules = model.family, model.family.document.mlx
     if "mlx" not in family.dialects:

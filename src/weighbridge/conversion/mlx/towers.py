@@ -7,13 +7,11 @@ Names and layouts are those of `models/mlxlm/towers.toml`. Matrices of the langu
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.conversion.mlx.config import with_period, with_rope_words
 from weighbridge.conversion.mlx.plan import (
     EIGHT_BITS,
     MlxQuantization,
@@ -29,8 +27,9 @@ from weighbridge.conversion.options import MlxTowersOptions
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
-from weighbridge.models.arch.config import value_at, with_part
-from weighbridge.models.mlxlm.towers import TowerNames, Value, mlx_tensors, table, tower_names
+from weighbridge.models.arch.config import value_at
+from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm
+from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings.write import packers
@@ -75,7 +74,12 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
-    config = {**_config(model, names, draft), **quantization_config(modules, overall, each=False)}
+    settings, missing = config_of_mlx_vlm(model, names, any(name.endswith("lm_head.weight") for name in draft.tensors))
+    draft.losses += [
+        Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
+        for key in missing
+    ]
+    config = {**settings, **quantization_config(modules, overall, each=False)}
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
     for folder in names.folders:
         if (model.place.folder / folder).is_dir():
@@ -155,95 +159,3 @@ def _quantization(
     elif module.endswith(tuple(names.eight_bits)):
         overall = EIGHT_BITS
     return overall if node.spec.shape[-1] % overall.group_size == 0 else None
-
-
-def _config(model: OpenModel, names: TowerNames, draft: PlanBuilder) -> dict[str, Any]:
-    """The folder's config.json with the keys that mlx-vlm's class reads. transformers 5 has the language model's in an
-    object, and other types of rotary settings. Lists keys that no spelling has."""
-    config = {
-        k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
-    }
-    config |= {"model_type": names.kind} if names.published else {}
-    for key in names.requires:
-        if config.get(key) is None:
-            draft.losses.append(_missing(key))
-    path = text_path(model)
-    if names.inner:
-        path = (_TEXT,)
-        config[_TEXT] = {**config, **config.get(_TEXT, {})}
-        del config[_TEXT]["vision_config"]
-    if path and model.described:
-        config = with_part(config, path, with_rope_words(value_at(config, path), model.family.plain_defaults))
-    generation = model.json("generation_config.json") or {}
-    if config.get("eos_token_id") is None and generation.get("eos_token_id") is not None:
-        config["eos_token_id"] = generation["eos_token_id"]
-    if names.period and model.described:
-        config = with_period(config, path, model.family.effective(model.config).get("layer_types"), names.period)
-    if names.layer_types and path and isinstance(kinds := value_at(config, path).get("layer_types"), list):
-        renamed = [names.layer_types.get(kind, kind) for kind in kinds]
-        config = with_part(config, path, {**value_at(config, path), "layer_types": renamed})
-    parts = ((path, names.text, names.text_keys), (("vision_config",), names.vision, names.vision_keys))
-    for part, rows, accepted in parts:
-        if part and isinstance(stated := value_at(config, part), Mapping):
-            full = {**stated, **_respelled(f"{'.'.join(part)}.", stated, rows, config, draft)}
-            kept = {key: value for key, value in full.items() if not accepted or key in accepted}
-            config = with_part(config, part, kept)
-    for place, rows in names.parts.items():
-        if isinstance(stated := value_at(config, steps := tuple(place.split("."))), Mapping):
-            config = with_part(config, steps, {**stated, **_respelled(f"{place}.", stated, rows, {}, draft)})
-    if names.tower:
-        config["vision_config"] = {**config.get("vision_config", {}), "model_type": names.tower}
-    if path and not any(name.endswith("lm_head.weight") for name in draft.tensors):
-        config = with_part(config, path, {**value_at(config, path), "tie_word_embeddings": True})
-    if names.flat:
-        text = value_at(config, path) if path else {}
-        below = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
-        config = {**below, **{key: value for key, value in config.items() if key not in path[:1]}}
-        config["vision_config"] = {**config.get("vision_config", {}), "model_type": names.flat}
-        if isinstance(rope := config.pop("rope_parameters", None), Mapping):
-            config["rope_theta"] = rope.get("rope_theta")
-            config["rope_scaling"] = {"type": "mrope", "mrope_section": rope.get("mrope_section")}
-    return config
-
-
-def _respelled(
-    part: str, stated: Mapping[str, Any], rows: Mapping[str, Value], whole: Mapping[str, Any], draft: PlanBuilder
-) -> dict[str, Any]:
-    """The keys of a row that a part of the config lacks, with those of the part that they belong to."""
-    out: dict[str, Any] = {}
-    for key, places in rows.items():
-        first, *inner = key.split(".")
-        if _at(stated, [first, *inner]) is not None or whole.get(key) is not None:
-            continue
-        value = _first(stated, places.split()) if isinstance(places, str) else places
-        if value is not None:
-            out[first] = {**(out.get(first) or stated.get(first) or {}), inner[0]: value} if inner else value
-        else:
-            draft.losses.append(_missing(f"{part}{key}"))
-    return out
-
-
-def _missing(key: str) -> Loss:
-    return Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
-
-
-def _first(stated: Mapping[str, Any], places: list[str]) -> Any:
-    values = (_at(stated, place.split(".")) for place in places)
-    return next((value for value in values if value is not None), None)
-
-
-def _at(value: Any, steps: list[str]) -> Any:
-    """The value at a path of keys (`*`: any key; `a/b`, `a*b`: of two numbers); None if it is missing."""
-    for step in steps:
-        if not isinstance(value, Mapping):
-            return None
-        if step == "*":
-            value = next(iter(value.values()), None)
-        elif pair := re.fullmatch("(.+)([/*])(.+)", step):
-            one, other = value.get(pair[1]), value.get(pair[3])
-            if not isinstance(one, int) or not isinstance(other, int) or other < 1:
-                return None
-            value = one // other if pair[2] == "/" else one * other
-        else:
-            value = value.get(step)
-    return value

@@ -153,6 +153,7 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
     """Plans a GGUF's weights under Hugging Face's names, and the config and tokenizer derived from its keys."""
     from weighbridge.conversion.gguf import dense_modules, metadata
     from weighbridge.conversion.gguf.mmproj import add_towers, projector_of
+    from weighbridge.models.llamacpp.companions import find_towers
     from weighbridge.models.llamacpp.towers import is_mmproj
 
     if is_mmproj(model):
@@ -199,6 +200,8 @@ def _from_gguf(model: OpenModel, options: HfOptions | TorchFolderOptions) -> Pla
     dense_modules.move_to_folders(model, draft)
     if towers is not None:
         add_towers(draft, towers)
+    elif (projector := find_towers(model.place.path, model).path) is not None:
+        draft.notes.append(f"the folder has no towers: --projector {projector} adds them")
     draft.notes += metadata.products(model.family)
     return draft
 

@@ -82,7 +82,8 @@ def choose_target(
     UsageError for an option that doesn't apply, or a path with a different format's suffix.
     """
     path, name, asked = resolve_target(dst), os.fspath(dst), to is not None
-    to = default if to is None else to
+    if to is None:
+        to = "gguf" if given.get("with_mmproj") else default  # only GGUFs have their towers in a second file
     base = to if isinstance(to, TargetOptions) else None
     graph = given.get("graph") or getattr(base, "graph", "")
     if graph:

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base.dtypes import BF16, F16
@@ -21,7 +22,7 @@ from weighbridge.base.words import plural, suggest_for_glob
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.conversion.gguf import diffusion as pictures
 from weighbridge.conversion.gguf import metadata
-from weighbridge.conversion.gguf.plan import to_gguf
+from weighbridge.conversion.gguf.plan import add_stored_projector, to_gguf
 from weighbridge.conversion.gguf.set_keys import given_keys, losses_of_keys
 from weighbridge.conversion.options import GgufFileOptions, GgufOptions, QuantizeOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
@@ -73,7 +74,7 @@ class QuantizeInputs:
 
     `tensors`: by their final names, in the order of choosing and writing. `shard_of`: the shard of each tensor, with
     --keep-split. `entries`: the name of each tensor in the importance matrix. `keys_set`: the keys of `--kv`. `towers`:
-    the second GGUF, and `tower_reports` the casts of its tensors.
+    the second GGUF, `tower_reports` the casts of its tensors, `sources` further files that it is made of.
     """
 
     tensors: Mapping[str, Node]
@@ -88,6 +89,7 @@ class QuantizeInputs:
     converted: bool
     keys_set: Mapping[str, KV]
     towers: tuple[PlannedFile, ...] = ()
+    sources: tuple[Path, ...] = ()
     tower_reports: Mapping[str, CastReport] = field(default_factory=dict)
 
     @property
@@ -182,6 +184,7 @@ def prepare(
         imatrix=imatrix, entries={new: old for old, new in kept.names.items()},
         losses=(*left_out(model), *draft.losses, *losses, *losses_of_keys(keys_set, kvs(draft.metadata))),
         notes=tuple(draft.notes), converted=model.format != "gguf", keys_set=keys_set, towers=tuple(draft.extra_files),
+        sources=draft.sources,
         tower_reports={name: report for name, report in draft.reports.items() if name not in draft.tensors},
     )  # fmt: skip
 
@@ -193,7 +196,10 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None)
             raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
         keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
-        return PlanBuilder(tensors, keys)
+        draft = PlanBuilder(tensors, keys)
+        if options.with_mmproj:
+            add_stored_projector(model, draft, GgufOptions(name=options.name, align=options.align))
+        return draft
     file = {name: getattr(options, name) for name in ("name", "align")}
     text = {name: getattr(options, name) for name in ("pre", "target_model", "tokenizer", "with_mmproj")}
     if model.diffusion is not None and model.diffusion.denoises:

@@ -230,7 +230,7 @@ def finish(
         model=model,
         reports=reports,
         sources=(
-            *map(state_of, model.place.files),
+            *map(state_of, (*model.place.files, *inputs.sources)),
             *((f"importance matrix: {inputs.imatrix.digest}",) if inputs.imatrix else ()),
         ),
         ftype=ftype,

@@ -57,7 +57,8 @@ def opened_engine(src: str, options: ImatrixOptions) -> Engine:
         try:
             forward = _Forward(model)
         except UncomputedError as error:
-            raise UncomputedError(str(error), hint=f"--engine transformers runs it with torch; {error.hint}") from None
+            hint = "--engine transformers runs it with torch" + (f"; {error.hint}" if error.hint else "")
+            raise UncomputedError(error.message, hint=hint) from None
         forward.output = options.process_output
         return forward
     except BaseException:

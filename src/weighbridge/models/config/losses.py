@@ -2,12 +2,13 @@
 
 A key is read if the family's table names it or its class has a default for it: its value reaches the target, or a loss
 lists it (`facts_losses`, `settings.differences`). Any other key is read if the table computes other settings or sizes,
-or refuses the config, without the key or with another value. The remaining keys are losses unless harmless.toml lists
-them.
+or refuses the config, without the key or with another value. A key that the model's projector reads belongs to its
+mmproj file. The remaining keys are losses unless harmless.toml lists them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.models.arch.config import DERIVED, LOCAL_THETA, THETA, value_at
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.config.keys import rules
 from weighbridge.models.config.mapping import config_to_gguf, facts_losses
 from weighbridge.models.config.settings import of_config, ruled_words, why_harmless, words_of
@@ -38,6 +40,8 @@ _DERIVED_FROM: Final[Mapping[str, str]] = {
     "ntk_alpha_base": "rope_theta", "proportional_factors": "partial_rotary_factor", "rope_bases": "rope_theta",
     "rope_dim": "partial_rotary_factor", "rope_shares": "partial_rotary_factor",
 }  # fmt: skip
+#: The first part of a dotted path.
+_ROOT: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 #: Keys that are tried one by one. More, which no honest config has, are changed in groups, so that time stays linear.
 _ONE_BY_ONE: Final = 32
 
@@ -63,6 +67,9 @@ def unread(config: Mapping[str, Any], family: Family) -> list[tuple[str, Any]]:
         for path in _paths(whole, {**architecture.defaults, **whole}, family, bool(part))
         if (value := value_at(whole, path)) is not None and not _restates(path, value, facts, family)
     ]
+    if suspects and (towers := projector_of_hf(config)) is not None:
+        defaults = {key for architecture in towers.architectures.values() for key in architecture.defaults}
+        suspects = [path for path in suspects if path[0] not in ruled_words(towers, _ROOT) | defaults]
     if not suspects:
         return []
     meaning = _meaning(config, family)

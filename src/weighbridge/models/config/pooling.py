@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
 
 
+#: sentence-transformers' list of a model's modules, which are folders.
+MODULES: Final = "modules.json"
 Read = Callable[[str], bytes | None]
 
 # llama.h `llama_pooling_type` -> the flag in 1_Pooling/config.json, in the order in which the reference checks them
@@ -88,14 +90,14 @@ def dense_folders(read: Read) -> list[str]:
 
 
 def _modules(read: Read) -> list[dict[str, Any]]:
-    modules = _json(read, "modules.json")
+    modules = _json(read, MODULES)
     return [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
 
 
 def _folder(path: Any) -> str:
     parts = PurePosixPath(path).parts if isinstance(path, str) and "\\" not in path else ("..",)
     if not parts or ".." in parts or parts[0] == "/" or ":" in parts[0]:
-        raise FormatError("a module's path leaves the folder", field="modules.json", found=repr(path)[:80])
+        raise FormatError("a module's path leaves the folder", field=MODULES, found=repr(path)[:80])
     return "/".join(parts)
 
 

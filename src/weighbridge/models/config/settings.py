@@ -236,14 +236,14 @@ def _defaults_without_rule(family: Family) -> tuple[str, ...]:
     return tuple(key for key in sorted(keys) if key in presence or not why_harmless(key, family))
 
 
-def ruled_words(family: Family) -> set[str]:
-    """Returns the words of all rules that read a config: key-values, sizes, kinds of layers."""
+def ruled_words(family: Family, word: re.Pattern[str] = _WORD) -> set[str]:
+    """Returns the words of all rules that read a config: key-values, sizes, kinds of layers. `word`: a word's form."""
     texts = [text for row in rules(family).keys for text in (*row.config, row.others, *row.when)]
     texts += [text for size in family.sizes.values() for text in size.hf]
     texts += [text for layer_set in family.layer_sets.values() for text in layer_set.hf]
     texts += [text for a in family.architectures.values() for text in a.full_layers]
     rule_keys = (getattr(rule, "KEYS", ()) for rule in family_rules(family.document.config_rules))
-    return {word for text in texts for word in words_of(text)}.union(*rule_keys)
+    return {key for text in texts for key in word.findall(text or "")}.union(*rule_keys)
 
 
 def words_of(text: str) -> list[str]:

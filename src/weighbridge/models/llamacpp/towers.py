@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from weighbridge.io.filesystem import check_link
 from weighbridge.models.arch.naming import MappingError, MappingReport
 from weighbridge.models.arch.registry import lacks_encoder, projector_of_gguf, projector_of_hf, projectors
 from weighbridge.models.arch.tables.expression import OF_TENSORS, ArchView
+from weighbridge.models.config.keys import rules
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.token_rows import copied_rows
 from weighbridge.models.model import OpenModel, open_weights
@@ -147,6 +149,20 @@ def preprocessor(model: OpenModel) -> dict[str, Any]:
     return out
 
 
+def has_towers(model: OpenModel) -> bool:
+    """Whether a folder's class has towers that see or hear, of which an mmproj file can be made."""
+    if model.format == "gguf" or (family := projector_of_hf(model.config)) is None:
+        return False
+    return not lacks_encoder(family, model.index.by_name)
+
+
+def senses_of(model: OpenModel) -> frozenset[str]:
+    """The senses of a folder's towers: vision, audio, and gen (it speaks); empty without towers."""
+    if not has_towers(model) or (family := projector_of_hf(model.config)) is None:
+        return frozenset()
+    return frozenset(row.key(family.gguf).split(".")[1] for row in rules(family).keys) & {"vision", "audio", "gen"}
+
+
 def is_mmproj(model: OpenModel) -> bool:
     """Whether a model is a GGUF of towers."""
     return model.format == "gguf" and model.metadata.get("general.architecture") == "clip"
@@ -173,7 +189,7 @@ class TowersModel(OpenModel):
 
     @cached_property
     def _towers(self) -> Towers:
-        return towers_of(OpenModel(self.place, self.index))
+        return towers_of(OpenModel(**_fields(self)))
 
     @cached_property
     def family(self) -> Family:
@@ -201,5 +217,10 @@ def alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     clips = [is_mmproj(model) for model in (a, b)]
     if clips[0] == clips[1]:
         return a, b
-    pair = [model if model.format == "gguf" else TowersModel(model.place, model.index) for model in (a, b)]
+    pair = [model if model.format == "gguf" else TowersModel(**_fields(model)) for model in (a, b)]
     return pair[0], pair[1]
+
+
+def _fields(model: OpenModel) -> dict[str, Any]:
+    """Everything that a model is made of, so that one that was renamed keeps its tensors and config."""
+    return {field.name: getattr(model, field.name) for field in fields(OpenModel)}

@@ -24,6 +24,7 @@ from weighbridge.models.lora.weights import WeightedAdapter
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import slots, with_nodes
+from weighbridge.models.wrapped import for_the_table
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -61,7 +62,7 @@ def _merge(model: OpenModel, adapters: Sequence[WeightedAdapter], rounding: Roun
         if model.place.trainer == PIPELINE or model.diffusion is not None:
             merged = _merge_pictures(model, sources, weights, rounding)
         else:
-            merged = _merge_weights(model, sources, weights, rounding)
+            merged = _merge_weights(for_the_table(model), sources, weights, rounding)
         opened.pop_all()
         files = (file for source in sources for file in source.place.weights)
         return replace(merged, place=replace(merged.place, merged=(*model.place.merged, *files)))
@@ -146,6 +147,12 @@ def _changes(model: OpenModel, read: ReadAdapter) -> _Changes:
     through, direct = _split(model, adapter, form.dialect)
     if through is None:
         return _Changes(None, {}, form.dialect, scaled_alike(direct), notes, weight)
+    if parts := model.family.parted((*through.pairs, *through.whole), model.sizes):
+        raise UnsupportedError(
+            f"the adapter changes {', '.join(f'{start}*' for start in parts)}, and {model.place.path} has no such part",
+            hint="merge it into the whole model's folder: wb convert FOLDER DST/ --lora ADAPTER, for a pair of GGUFs "
+            "with --with-mmproj",
+        )
     through, roles = resolved(through, form.dialect, model.family, model.sizes)
     if missing := next((instance for instance in roles if instance not in model.resolved.known_roles), None):
         raise _tied(missing[0])

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.arch.config import path_of_text
-from weighbridge.models.model import OpenModel
+from weighbridge.base.errors import UnsupportedError, WeighbridgeError
+from weighbridge.models.arch.config import path_of_text, value_at
+
+if TYPE_CHECKING:
+    from weighbridge.models.model import OpenModel
+
+_USUAL: Final = ("text_config", "llm_config", "language_config")
 
 
 def text_path(model: OpenModel, keys: Collection[str] = ()) -> tuple[str, ...]:
@@ -16,3 +22,18 @@ def text_path(model: OpenModel, keys: Collection[str] = ()) -> tuple[str, ...]:
     except UnsupportedError:  # a model without a table
         architecture = None
     return path_of_text(model.config, architecture, keys)
+
+
+def text_of_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the object that describes the language model, by the table of the config's class, or under a usual key if
+    no table has the class; {} if the config has no such object."""
+    from weighbridge.models.arch.registry import family_of_hf  # late: reports of files without a config need no table
+
+    architecture = None
+    with suppress(WeighbridgeError):
+        architecture = family_of_hf(config).architecture(config)
+    if architecture is not None:
+        path = path_of_text(config, architecture)
+        return value_at(config, path) if path else {}
+    usual = (config.get(key) for key in _USUAL)
+    return next((part for part in usual if isinstance(part, Mapping)), {})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from weighbridge.base.dtypes import F32, Kind
+from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.base.options import Progress, accepting
@@ -29,8 +29,10 @@ from weighbridge.io.location import path_text
 from weighbridge.io.options import cores
 from weighbridge.io.workers import Workers
 from weighbridge.models.borrowed_config import read_alike, with_borrowed_configs
+from weighbridge.models.clients import MLX_LM, client_of
 from weighbridge.models.llamacpp.towers import alike
 from weighbridge.models.model import OpenModel
+from weighbridge.models.module_weights import canonical_modules, module_tensors
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.models.tensor_roles import canonical_role, unknown_role
 from weighbridge.models.tied_copies import without_copies
@@ -137,6 +139,30 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Compares every tensor of two open models; the arguments are those of `diff`."""
     dialect, left, right, notes = common_views(a, b, names)
+    if names != "stored":
+        left, right, notes = _with_modules(a, b, dialect, left, right, notes)
+    return compare_views(dialect, left, right, notes, tolerance=tolerance, jobs=jobs, progress=progress)
+
+
+def compare_folded(
+    a: OpenModel, b: OpenModel, *, jobs: int | None = None, progress: Progress | None = None
+) -> Comparison | None:
+    """Compares two folders whose class multiplies or normalizes weights when it runs: the weights of both as in a
+    GGUF, which has the results. None for other models."""
+    with suppress(WeighbridgeError):
+        folds = a.resolved.folds or b.resolved.folds
+        if folds and "gguf" not in (a.format, b.format) and a.family.gguf == b.family.gguf:
+            left, right = a.resolved.as_in_gguf, b.resolved.as_in_gguf
+            views = _with_others(a, b, left, right, (f"{_folding(a if a.resolved.folds else b)}, as in a GGUF",))
+            return compare_views("canonical", *views, jobs=jobs, progress=progress)
+    return None
+
+
+def compare_views(
+    dialect: str, left: View, right: View, notes: tuple[str, ...], *, tolerance: float = 0.0,
+    jobs: int | None = None, progress: Progress | None = None,
+) -> Comparison:  # fmt: skip
+    """Compares every tensor of two models under names of one dialect."""
     changes = [TensorChange(name, "only in a", a=_describe(left[name])) for name in left if name not in right]
     changes += [TensorChange(name, "only in b", b=_describe(right[name])) for name in right if name not in left]
     common = [name for name in left if name in right]
@@ -189,24 +215,28 @@ def _canonical_views(a: OpenModel, b: OpenModel) -> tuple[View, View, tuple[str,
     changed as in a GGUF: multipliers folded in, rows normalized, products computed. A GGUF's copies are left out."""
     if (a.format == "gguf") != (b.format == "gguf"):
         a, b = (without_copies(m)[0] if m.format == "gguf" else m for m in (a, b))
-    if (a.format == "gguf") == (b.format == "gguf") or not (a.family.folded or a.resolved.normalized):
+    if (a.format == "gguf") == (b.format == "gguf") or not a.resolved.folds:
         return a.resolved.canonical, b.resolved.canonical, ()
     left, right = (m.resolved.canonical if m.format == "gguf" else m.resolved.as_in_gguf for m in (a, b))
-    note = "rows that the model normalizes are normalized"
-    if a.family.folded:
-        note = "the multipliers in config.json are folded into the weights"
-    elif a.family.products:
-        note = "pairs of tensors whose product a GGUF stores are replaced by ones and the product"
-    return left, right, (f"{note}, as in a GGUF",)
+    return left, right, (f"{_folding(a)}, as in a GGUF",)
+
+
+def _folding(model: OpenModel) -> str:
+    """Returns how a GGUF's weights of the family differ from a folder's."""
+    if model.family.folded:
+        return "the multipliers in config.json are folded into the weights"
+    if model.family.products:
+        return "pairs of tensors whose product a GGUF stores are replaced by ones and the product"
+    return "rows that the model normalizes are normalized"
 
 
 def _with_others(
     a: OpenModel, b: OpenModel, left: View, right: View, notes: tuple[str, ...]
 ) -> tuple[View, View, tuple[str, ...]]:
-    """Returns both views with the tensors that the family doesn't name, such as towers, if both models have some, and
-    otherwise a note on those of one."""
+    """Returns both views with the tensors that the family doesn't name, such as towers, if both models have some or
+    should, and otherwise a note on those of one."""
     others = [{name: m.logical[name] for name in m.resolved.others if name in m.logical} for m in (a, b)]
-    if all(others):
+    if all(names or expects_parts(model) for model, names in zip((a, b), others, strict=True)):
         if others[0].keys() != others[1].keys():  # releases of transformers have their own prefixes
             others = [_in_one_release(m, nodes) for m, nodes in zip((a, b), others, strict=True)]
         return {**left, **others[0]}, {**right, **others[1]}, notes
@@ -214,6 +244,30 @@ def _with_others(
     missing = [f"not compared: {plural(len(names), 'tensor')} of {m.place.path}, such as {names[0]}"
                for m, names in zip((a, b), parts, strict=True) if names]  # fmt: skip
     return left, right, (*notes, *missing)
+
+
+def _with_modules(
+    a: OpenModel, b: OpenModel, dialect: str, left: View, right: View, notes: tuple[str, ...]
+) -> tuple[View, View, tuple[str, ...]]:
+    """Returns both views with the dense modules of sentence-transformers, which folders have in files of their own. For
+    those that a GGUF has no place for, returns a note."""
+    views = []
+    for model, other, view in ((a, b, left), (b, a, right)):
+        tensors = module_tensors(model, dialect == "canonical")
+        if tensors and other.format == "gguf":
+            places = canonical_modules(other).values()
+            notes += tuple(f"not compared: {name}, for which the GGUF has no place" for name in tensors.keys() - places)
+            tensors = {name: node for name, node in tensors.items() if name in places}
+        views.append({**view, **tensors})
+    return views[0], views[1], notes
+
+
+def expects_parts(model: OpenModel) -> bool:
+    """Whether a folder is of a class that also has other parts, such as towers, for a program that reads them."""
+    if model.format == "gguf" or client_of(model) == MLX_LM:
+        return False
+    architecture = model.family.architecture(model.config)
+    return architecture is not None and architecture.part is not None
 
 
 def _in_one_release(model: OpenModel, tensors: dict[str, LogicalTensor]) -> dict[str, LogicalTensor]:
@@ -261,6 +315,13 @@ def _slabs(a: LogicalTensor, b: LogicalTensor) -> Iterator[tuple[Any, ...]]:
     for lo in range(0, spec.rows, step):
         hi = min(lo + step, spec.rows)
         yield tuple(node.read(lo, hi).view(np.dtype(node.spec.dtype.numpy)).astype(np.float64) for node in nodes)
+
+
+def count_unexplained(a: LogicalTensor, b: LogicalTensor, dtype: DType) -> int:
+    """Returns the number of values of two tensors that differ by more than rounding to `dtype` explains."""
+    from weighbridge.tensors.likeness import unexplained
+
+    return sum(unexplained(x, y, dtype) for x, y in _slabs(a, b))
 
 
 def comparable(node: LogicalTensor) -> Node:

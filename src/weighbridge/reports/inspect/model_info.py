@@ -197,16 +197,19 @@ def _folder_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def quantization(config: Mapping[str, Any]) -> Quantization | None:
-    """Returns a config's quantization settings, or those of its language model. MLX writes `quantization` (and a copy
-    without `quant_method`)."""
+    """Returns a config's quantization settings, or those of its language model."""
+    return _quantization(config) or _quantization(sidecars.part_of_text(config))
+
+
+def _quantization(config: Mapping[str, Any]) -> Quantization | None:
+    """MLX writes `quantization` (and a copy without `quant_method`)."""
     mlx = config.get("quantization")
     if isinstance(mlx, Mapping) and "bits" in mlx:
         mode = mlx.get("mode", "affine")
         return _describe(f"mlx-{mode}", mlx.get("bits"), mlx.get("group_size"))
     configured = config.get("quantization_config")
     if not isinstance(configured, Mapping):
-        part = config.get("text_config")
-        return quantization({**part, "text_config": None}) if isinstance(part, Mapping) else None
+        return None
     method = str(
         configured.get("quant_method")
         or configured.get("quant_algo")

@@ -11,7 +11,8 @@ from weighbridge.base.words import ranges
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import read_anchors, spread
 from weighbridge.reports.lineage.model import LineagePair, LineageSource
-from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_lossy, type_of
+from weighbridge.reports.lineage.sampling import Place, Sampler, is_lossy
+from weighbridge.reports.prove.bounds import float_type, type_of
 
 if TYPE_CHECKING:
     from weighbridge.base.dtypes import DType

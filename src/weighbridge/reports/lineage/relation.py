@@ -10,13 +10,15 @@ from weighbridge.base.words import plural
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, map_layers, spread
 from weighbridge.reports.lineage.model import LineagePair
-from weighbridge.reports.lineage.sampling import Place, Sampler, float_type, is_lossy, type_of
+from weighbridge.reports.lineage.sampling import Place, Sampler, is_lossy
 from weighbridge.reports.lineage.values import SampledValues, compare_values
+from weighbridge.reports.prove.bounds import float_type, type_of
 
 if TYPE_CHECKING:
     from weighbridge.tensors.likeness import Rows
 
 _WEIGHTS: Final = "weights"
+_ROUNDED: Final = "up to rounding"
 _ORDER: Final = "columns in another order: "
 
 
@@ -127,7 +129,7 @@ def relate_layers(layers: LayerMap, values: SampledValues, pair: LineagePair) ->
 def relate_values(a: Sampler, b: Sampler, values: SampledValues, pair: LineagePair) -> LineagePair:
     state, roles = values.state, tuple(sorted({row.role for row in values.changed}))
     if state == "equal" and not values.extras:
-        return replace(pair, relation="same", exact=True)
+        return replace(pair, relation="same", exact=not values.distance, detail=_ROUNDED if values.distance else "")
     if state == "equal":
         return replace(pair, relation="fine-tuned", targets=tuple(values.extras), detail="no matrix changed")
     if state in ("to a", "to b") and not values.extras:

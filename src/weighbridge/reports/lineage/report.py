@@ -20,20 +20,23 @@ from weighbridge.base.options import Progress, accepting
 from weighbridge.base.words import plural
 from weighbridge.io.location import path_text
 from weighbridge.models.borrowed_config import with_borrowed_configs
+from weighbridge.models.llamacpp.towers import alike
 from weighbridge.models.model import OpenModel
 from weighbridge.models.open import SourceOptions, open_model
+from weighbridge.models.whisper.forms import form_of
 from weighbridge.models.wrapped import named_alike
 from weighbridge.reports.lineage.claims import OriginClaim, claims_of, names_of, simple_name
 from weighbridge.reports.lineage.family_tree import ChosenParents, ancestors, branches, choose_parents
 from weighbridge.reports.lineage.mixing import Made, find_merged, find_stacked
 from weighbridge.reports.lineage.model import APART, LineageModel, LineagePair, LineageReport
 from weighbridge.reports.lineage.relation import relate
-from weighbridge.reports.lineage.sampling import Sampler, sampler_of
+from weighbridge.reports.lineage.sampling import Sampler, folded_sampler, sampler_of
 from weighbridge.reports.lineage.sparse import find_sparse
 from weighbridge.reports.options import LineageOptions, Path
 
 #: Models; the pairs grow with the square.
 MOST: Final = 64
+_FOLDED: Final = "up to factors that the model multiplies in, or normalizes, when it runs"
 
 
 @accepting(LineageOptions)
@@ -59,13 +62,35 @@ def relate_all(samplers: Mapping[str, Sampler], paths: Sequence[str], progress: 
     for done, (a, b) in enumerate(combinations(samplers.values(), 2)):
         if progress is not None:
             progress(done, total, f"{a.name}, {b.name}")
-        pairs.append(relate(a, b))
+        pairs.append(relate_folded(a, b))
     return _report(samplers, pairs, paths)
+
+
+def relate_folded(a: Sampler, b: Sampler) -> LineagePair:
+    """Returns the relation of two models. They are the same if they differ only by factors and normalization
+    that their class applies when it runs, and that one of them may have in its weights."""
+    pair = relate(a, b)
+    if pair.relation in (*APART, "same"):
+        return pair
+    forms = folded_sampler(a), folded_sampler(b)
+    if forms == (a, b):
+        return pair
+    folded = relate(*forms)
+    for sampler, form in zip((a, b), forms, strict=True):
+        sampler.bytes_read += form.bytes_read if form is not sampler else 0
+    return replace(folded, exact=False, detail=_FOLDED) if folded.relation == "same" else pair
 
 
 def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: Progress | None = None) -> LineageReport:
     """Returns the relations of open models. `paths`: in the order of `models`."""
-    models, notes = with_borrowed_configs([named_alike(model, models[0])[0] for model in models])
+    renamed = list(models)
+    for number, model in enumerate(models):  # folders of MLX and Whispers, if another model has other names
+        if model.index.metadata.get("format") == "mlx" or form_of(model) is not None:
+            versions = (named_alike(model, peer)[0] for peer in models)
+            renamed[number] = next((version for version in versions if version is not model), model)
+    models, notes = with_borrowed_configs(renamed)
+    if len(models) == 2:
+        models = [*alike(*models)]
     with_gguf = any(model.format == "gguf" for model in models)
     names = _names(paths, models)
     samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, models, strict=True)}
@@ -115,11 +140,20 @@ def _report(samplers: Mapping[str, Sampler], pairs: list[LineagePair], paths: Se
         for name, model in samplers.items()
         if not model.by_table and any(other.by_table for other in samplers.values())
     ]
+    notes += uncompared_parts(samplers)
     notes += dependent_notes(sums, composites)
     tree = branches(list(distinct), between, {m.name: [p.name for p in m.parents] for m in models}, same)
     return LineageReport(
         models, tuple(shown), tuple(tree), tuple(contradictions), tuple(notes), sum(m.bytes_read for m in models)
     )
+
+
+def uncompared_parts(samplers: Mapping[str, Sampler]) -> Iterator[str]:
+    """Yields notes on towers and other parts of models, if others have none."""
+    parts = {name: model.model.resolved.report.apart for name, model in samplers.items() if model.by_table}
+    if not all(parts.values()):
+        for name, tensors in ((name, tensors) for name, tensors in parts.items() if tensors):
+            yield f"{name}: {plural(len(tensors), 'tensor')} of other parts, such as {tensors[0]}, aren't compared"
 
 
 def dependent_notes(sums: Sequence[Made], composites: Mapping[str, Made]) -> Iterator[str]:

@@ -6,18 +6,20 @@ elements. So a matrix of 4,096 columns needs one row, a small one all of its row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
-from weighbridge.base.dtypes import BY_NAME, F32, DType, Kind
+from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.records import dataclass
+from weighbridge.models.module_weights import canonical_modules
 from weighbridge.models.tensor_roles import TensorRole, canonical_role, unknown_role
 from weighbridge.reports.lineage import thresholds
-from weighbridge.reports.prove.bounds import cost
+from weighbridge.reports.prove.bounds import cost, float_type, type_of
 
 if TYPE_CHECKING:
     from weighbridge.models.model import OpenModel
@@ -163,8 +165,9 @@ def sampler_of(model: OpenModel, name: str, *, with_gguf: bool) -> Sampler:
     matrices: dict[Place, LogicalTensor] = {}
     extras: dict[Place, LogicalTensor] = {}
     by_table, rows = _tensors(model, with_gguf)
+    modules = {*canonical_modules(model).values()} if by_table else set()  # a folder has them in other files
     for row, node in rows:
-        if node.spec.dtype.kind not in (Kind.FLOAT, Kind.BLOCK) or not node.spec.elements:
+        if node.spec.dtype.kind not in (Kind.FLOAT, Kind.BLOCK) or not node.spec.elements or row.role in modules:
             continue
         is_matrix = len(node.spec.shape) > 1 and min(node.spec.shape) > 1
         (matrices if is_matrix and row.part not in _NO_MATRICES else extras)[row.layer, row.role] = node
@@ -172,13 +175,32 @@ def sampler_of(model: OpenModel, name: str, *, with_gguf: bool) -> Sampler:
         raise UnsupportedError(
             f"{model.place.path} has no weight matrices to compare", hint="wb inspect lists its tensors"
         )
-    return Sampler(name, model, matrices, {place: extras[place] for place in chosen_extras(extras)}, by_table)
+    chosen = {place: extras[place] for place in chosen_extras(extras)} | dict(chosen_others(model, by_table))
+    return Sampler(name, model, matrices, chosen, by_table)
+
+
+def chosen_others(model: OpenModel, by_table: bool) -> Iterator[tuple[Place, LogicalTensor]]:
+    """Yields some tensors of other parts, such as towers: those whose names have the least checksums, which are mostly
+    the same for two models with other numbers of them."""
+    names = sorted(model.resolved.others, key=lambda name: crc32(name.encode())) if by_table else []
+    for name in names[: thresholds.OTHERS]:
+        node = model.resolved.others[name]
+        if node.spec.dtype.kind in (Kind.FLOAT, Kind.BLOCK) and node.spec.elements:
+            yield (-1, name), node
+
+
+def folded_sampler(sampler: Sampler) -> Sampler:
+    """Returns the sampler of the weights as in a GGUF; the same one if they don't differ there."""
+    model = sampler.model
+    if sampler.by_table and model.format != "gguf" and model.resolved.folds:
+        return sampler_of(model, sampler.name, with_gguf=True)
+    return sampler
 
 
 def _tensors(model: OpenModel, with_gguf: bool) -> tuple[bool, list[tuple[TensorRole, LogicalTensor]]]:
     """Returns whether a table matches, and all tensors with their roles: canonical ones, or from the names."""
     try:
-        folded = with_gguf and model.format != "gguf" and (model.family.folded or model.resolved.normalized)
+        folded = with_gguf and model.format != "gguf" and model.resolved.folds
         view = model.resolved.as_in_gguf if folded else model.resolved.canonical
         return True, [(canonical_role(name), node) for name, node in view.items()]
     except WeighbridgeError:
@@ -193,24 +215,6 @@ def chosen_extras(extras: Mapping[Place, LogicalTensor]) -> list[Place]:
     """Returns the extras that are compared: those outside of layers, and those of the first and the last layer."""
     layers = sorted({layer for layer, _ in extras if layer >= 0})
     return [place for place in extras if place[0] < 0 or place[0] in (layers[0], layers[-1])]
-
-
-def type_of(tensor: LogicalTensor) -> str:
-    """Returns the type that values are stored in, as reports/prove/bounds.py names it, even if they are decoded by
-    moves: `BF16`, `Q4_K`, `mlx-affine 4`."""
-    from weighbridge.tensors.nodes import Decode, packed_in, walk
-
-    if (packed := packed_in(tensor)) is not None:
-        return f"{packed.packing.name} {min(packed.packing.code_bits, 8)}"
-    blocks = (node.source for node in walk(tensor) if isinstance(node, Decode))  # type: ignore[arg-type]
-    source = next(blocks, tensor)
-    return source.spec.dtype.name
-
-
-def float_type(name: str) -> DType | None:
-    """Returns the plain float type of this name."""
-    dtype = BY_NAME.get(name)
-    return dtype if dtype is not None and dtype.plain and dtype.is_float else None
 
 
 def is_lossy(name: str) -> bool:

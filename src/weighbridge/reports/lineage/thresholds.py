@@ -17,6 +17,8 @@ MATRIX_ELEMENTS: Final = 4096
 LAYERS: Final = 4
 #: Rows in which the rank of a change is counted: first a few, then more if they don't suffice.
 RANK_ROWS: Final = (48, 128)
+#: Tensors of other parts, such as towers, that are compared.
+OTHERS: Final = 8
 #: Bytes of samples read from a model. Rows beyond it are skipped, except for the first `ALWAYS` matrices: a matrix that
 #: is stored transposed can only be read whole.
 MODEL_BYTES: Final = 4 * MIB

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from weighbridge.base.records import dataclass
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, spread
-from weighbridge.reports.lineage.sampling import Place, Sample, Sampler, float_type, is_lossy
-from weighbridge.reports.prove.bounds import MARGIN, cost
+from weighbridge.reports.lineage.sampling import Place, Sample, Sampler, is_lossy
+from weighbridge.reports.prove.bounds import MARGIN, coarser_float, cost, float_type
 
 if TYPE_CHECKING:
     from weighbridge.tensors.likeness import Slack
@@ -120,7 +120,15 @@ def compare_samples(x: Sample, y: Sample) -> State:
         return "to b" if to_y else "to a"
     if lossy:
         return "within"
-    return "equal" if to_y else "changed"
+    return "equal" if to_y or is_rounding(x, y) else "changed"
+
+
+def is_rounding(x: Sample, y: Sample) -> bool:
+    """Whether rows differ only by rounding: of factors multiplied in, in F32, and of results to the coarser type."""
+    from weighbridge.tensors.likeness import unexplained
+
+    dtype = coarser_float(x.type, y.type)
+    return dtype is not None and not unexplained(x.rows, y.rows, dtype)
 
 
 def _rounds(source: Sample, result: Sample) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.imports.tables import read_table
 
 if TYPE_CHECKING:
@@ -67,6 +68,19 @@ def cost(name: str) -> float:
     """Returns the NMSE of a type, by its name (`type_of`); 0 if it holds all values."""
     packing, _, bits = name.rpartition(" ")
     return table().packed[bits] if packing else table().nmse.get(name, 0.0)
+
+
+def float_type(name: str) -> DType | None:
+    """Returns the plain float type of this name."""
+    dtype = BY_NAME.get(name)
+    return dtype if dtype is not None and dtype.plain and dtype.is_float else None
+
+
+def coarser_float(first: str, second: str) -> DType | None:
+    """Returns the plain float type, of two, that rounds more; None if one of them isn't a plain float type."""
+    types = [float_type(name) for name in (first, second)]
+    plain = [dtype for dtype in types if dtype is not None]
+    return max(plain, key=lambda dtype: cost(dtype.name)) if len(plain) == len(types) else None
 
 
 def largest_error(source: str, target: str) -> float:

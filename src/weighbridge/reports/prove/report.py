@@ -14,13 +14,15 @@ A check that isn't possible is "not-checked", and a report with one is never "sa
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Literal
 
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.options import accepting
 from weighbridge.io.location import path_text
 from weighbridge.models.borrowed_config import with_given_config
 from weighbridge.models.open import SourceOptions, open_model
+from weighbridge.models.whisper.forms import form_of
 from weighbridge.reports.options import ProveOptions
 from weighbridge.reports.prove import images, running, towers, values
 from weighbridge.reports.prove import static as fields
@@ -38,20 +40,25 @@ def prove(src: str | os.PathLike[str], dst: str | os.PathLike[str], options: Pro
         raise UsageError(f"{tokens} positions can't be compared", hint=f"{running.SHORTEST} to {running.LONGEST}")
     opening = SourceOptions(arch_file=options.arch_file)
     with open_model(src, opening) as a, open_model(dst, opening) as b:
+        if form_of(a) is not None and form_of(b) is not None:
+            hint = f"wb diff {shlex.quote(str(src))} {shlex.quote(str(dst))} compares every tensor"
+            raise UnsupportedError("wb prove compares language models, and these are Whispers", hint=hint)
         a, b = with_given_config((a, b), options.config)
         pair = towers.towers_of_pair(a, b)
         checks = [*(towers.checks(*pair) if pair else fields.checks(a, b))]
         notes: list[str] = []
+        folded: bool | None = None
         if not options.static:
             tensors = values.check(*(pair or (a, b)), options.jobs, progress)
             checks.append(tensors.check)
+            folded = tensors.folded
             notes += tensors.notes
             if options.run and pair:
                 checks += images.checks(*pair, tensors.bounds)
             elif options.run:
                 checks += running.checks(a, b, tensors.bounds, running.Amounts(tokens, text), progress)
                 notes += running.notes(a, b)
-        checks = fields.settled(checks)
+        checks = fields.settled(checks, folded)
         verdicts = {check.verdict for check in checks}
         verdict: Literal["same", "different", "incomplete"] = "different"
         if "different" not in verdicts:

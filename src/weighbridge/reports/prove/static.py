@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +18,12 @@ from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
 from weighbridge.models.tokenizer.compare import vocab_differences
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
 from weighbridge.reports.prove.model import ProveCheck, Verdict
+from weighbridge.reports.prove.tower_settings import config_differences
 
 if TYPE_CHECKING:
     from weighbridge.models.model import OpenModel
 
+_FACTORS: Final = "factors"
 _PRE: Final = "pre-tokenizer"
 _SETTINGS: Final = "tokenizer_config.json"
 _SHOWN: Final = 60  # characters of a value
@@ -37,12 +40,21 @@ def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:
             verdict: Verdict = "not-checked" if unknown else "different"
             message = f"{loading.client} won't load {model.place.path}: {loading.why}"
             failures.append(ProveCheck("loads", verdict, message))
-    return [*failures, _settings(a, b), *_tokenizer(a, b)]
+    return [*failures, *_settings(a, b), *_tokenizer(a, b)]
 
 
-def settled(checks: list[ProveCheck]) -> list[ProveCheck]:
-    """Returns the checks after the tokens of texts were compared. If the tokens are equal, the pre-tokenizer's name
-    needs no check; if not, the tokenizers differ even if their tables are equal."""
+def settled(checks: list[ProveCheck], folded: bool | None = None) -> list[ProveCheck]:
+    """Returns the checks after tensors and the tokens of texts were compared. `folded`: whether tensors are the same
+    only with the config's factors multiplied in, so that other factors don't count; None if tensors weren't
+    compared. If the tokens are equal, the pre-tokenizer's name needs no check; if not, the tokenizers differ even if
+    their tables are equal."""
+    if folded is not None:
+        verdict: Verdict = "same" if folded else "different"
+        because = "; the weights have them" if folded else "; the weights don't have them"
+        checks = [
+            replace(check, verdict=verdict, message=f"{check.message}{because}") if check.name == _FACTORS else check
+            for check in checks
+        ]
     tokens = next((check.verdict for check in checks if check.name == "tokens"), None)
     if tokens == "same":
         return [check for check in checks if check.name != _PRE]
@@ -57,33 +69,55 @@ def settled(checks: list[ProveCheck]) -> list[ProveCheck]:
 # ------------------------------------------------------------------------------------------------ settings
 
 
-def _settings(a: OpenModel, b: OpenModel) -> ProveCheck:
+def _settings(a: OpenModel, b: OpenModel) -> Iterator[ProveCheck]:
+    stated, count = list[str](), 0
+    for_mlx_vlm = MLX_VLM in (client_of(a), client_of(b)) and "gguf" not in (a.format, b.format)
     try:
         source, target = _loader_settings(a, b), _loader_settings(b, a)
+        if for_mlx_vlm:
+            stated, count = config_differences(a, b)
     except WeighbridgeError as error:
         listed = b.metadata.items() if b.format == "gguf" else ()
         keys = tuple(f"{key}: {_short(str(value))}" for key, value in listed)
-        return ProveCheck("settings", "not-checked", f"not compared: {error.message}", keys)
-    differences = settings.differences(source, target)
-    lost = [loss for loss in folder_losses(a, b) if not any(d.named_in(loss) for d in differences)]
-    if not differences and not lost and MLX_VLM in (client_of(a), client_of(b)):
-        message = "config.json sets the same, but which settings mlx-vlm reads is unknown"
-        return ProveCheck("settings", "not-checked", message)
-    if not differences and not lost:
-        message = f"{plural(len(source.values), 'setting')} mean the same to {target.reader}"
-        return ProveCheck("settings", "same", message)
-    details = []
-    for difference in differences:
-        texts = ("not there" if value is None else str(value) for value in (difference.a, difference.b))
-        values = " and ".join(map(_short, texts))
-        lost_words = ""
-        if difference.lost:
-            reason = "mlx-lm doesn't read it" if source.reader == "mlx-lm" else "the target has no place for it"
-            lost_words = f" ({reason})"
-        elif not source.has_place(difference.setting, difference.source):
-            lost_words = " (the source has no place for it)"
-        details.append(f"{difference.source}: {values}{lost_words}")
-    return ProveCheck("settings", "different", f"{len(details) + len(lost)} differ", (*details, *lost))
+        yield ProveCheck("settings", "not-checked", f"not compared: {error.message}", keys)
+        return
+    every = settings.differences(source, target)
+    lost = [loss for loss in folder_losses(a, b) if not any(d.named_in(loss) for d in every)]
+    factors = [d for d in every if d.setting.partition("[")[0] in _factors(a, b)]
+    differences = [d for d in every if d not in factors]
+    details = [*(_difference_text(difference, source) for difference in differences), *lost]
+    details += [text for text in stated if not any(text.partition(": ")[0].endswith(d.source) for d in differences)]
+    if details:
+        yield ProveCheck("settings", "different", f"{len(details)} differ", tuple(details))
+    elif MLX_VLM in (client_of(a), client_of(b)) and not for_mlx_vlm:
+        message = "both state the same, but mlx-vlm reads the folder: compare it with the folder that it was made of"
+        yield ProveCheck("settings", "not-checked", message)
+    else:
+        number = count if for_mlx_vlm else len(source.values) - len(factors)
+        message = f"{plural(number, 'setting')} mean the same to {target.reader}"
+        yield ProveCheck("settings", "same", message)
+    if factors:
+        message = f"{plural(len(factors), 'other factor')}, which weights may have in them"
+        yield ProveCheck(_FACTORS, "not-checked", message, tuple(_difference_text(d, source) for d in factors))
+
+
+def _factors(a: OpenModel, b: OpenModel) -> frozenset[str]:
+    """Returns the numbers of config.json that the weights of one of two folders may have in them."""
+    with suppress(WeighbridgeError):
+        if a.family.name == b.family.name:
+            return frozenset(key.partition("[")[0] for key in a.family.folded)
+    return frozenset()
+
+
+def _difference_text(difference: settings.SettingDifference, source: settings.LoaderSettings) -> str:
+    texts = ("not there" if value is None else str(value) for value in (difference.a, difference.b))
+    lost_words = ""
+    if difference.lost:
+        reason = "mlx-lm doesn't read it" if source.reader == "mlx-lm" else "the target has no place for it"
+        lost_words = f" ({reason})"
+    elif not source.has_place(difference.setting, difference.source):
+        lost_words = " (the source has no place for it)"
+    return f"{difference.source}: {' and '.join(map(_short, texts))}{lost_words}"
 
 
 def _short(text: str) -> str:

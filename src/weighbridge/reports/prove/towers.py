@@ -13,6 +13,7 @@ from weighbridge.models.config.mapping import config_to_gguf, facts_losses
 from weighbridge.models.llamacpp.projectors import PROJECTORS
 from weighbridge.models.llamacpp.towers import alike, candidate_of, is_mmproj
 from weighbridge.models.loader_rules import check
+from weighbridge.models.wrapped import without_mlx_names
 from weighbridge.reports.prove.model import ProveCheck
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def towers_of_pair(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel] | 
         if model.format == "gguf" and not is_mmproj(model):
             hint = "compare the folder with it, or with the mmproj file"
             raise UsageError(f"{model.place.path} is a language model's GGUF, the other an mmproj file", hint=hint)
-    return alike(a, b)
+    return alike(without_mlx_names(a)[0], without_mlx_names(b)[0])
 
 
 def checks(a: OpenModel, b: OpenModel) -> list[ProveCheck]:

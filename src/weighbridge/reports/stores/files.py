@@ -52,7 +52,11 @@ def store_files(roots: Sequence[StorePlace], unreadable: list[str]) -> list[Stor
     files: dict[Path, StoreFile] = {}
     places = {place.root for place in roots}
     for place in roots:
-        for base, folders, names in os.walk(place.root, onerror=lambda e: unreadable.append(describe_error(e))):
+        walked: Iterable[tuple[str, list[str], list[str]]]
+        walked = os.walk(place.root, onerror=lambda e: unreadable.append(describe_error(e)))
+        if place.root.is_file():
+            walked = [(str(place.root.parent), [], [place.root.name])]
+        for base, folders, names in walked:
             folders[:] = sorted(f for f in folders if f not in (".locks", ".git") and Path(base, f) not in places)
             for name in sorted(names):
                 path = Path(base, name)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.adapters.remote import ollama
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.base.records import dataclass
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.location import RemotePath
+from weighbridge.models.config.pooling import MODULES
 from weighbridge.models.locate import locate, models_in
 from weighbridge.models.model import files_of
 from weighbridge.reports.inspect.report import inspect
@@ -170,6 +172,8 @@ def folder_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredMo
 def _folders(root: Path, depth: int, unreadable: list[str]) -> Iterator[Path]:
     children = _children(root, unreadable)
     yield root
+    if any(path.name == MODULES for path in children):  # its folders are parts of one embedding model
+        return
     for folder in (p for p in children if depth and p.is_dir() and not p.name.startswith(".")):
         if kind_of(folder) == FOLDER:
             yield from _folders(folder, depth - 1, unreadable)
@@ -185,10 +189,13 @@ def _in_folder(store: str, folder: Path, title: str, address: str, unreadable: l
         return
     if not title and [path.parent for path in weights] == [folder] and not (folder / "config.json").exists():
         several = weights
+    towers = tuple(p for p in contents if "mmproj" in p.name and p.suffix == gguf.SUFFIX)
     for path in several:
-        yield StoredModel(store, f"{title}/{path.name}".lstrip("/"), f"{address}/{path.name}", path, _weights(path))
+        files = (*_weights(path), *(towers if path.suffix == gguf.SUFFIX else ()))
+        yield StoredModel(store, f"{title}/{path.name}".lstrip("/"), f"{address}/{path.name}", path, files)
     if not several and weights:
-        sidecars = tuple(p for p in contents if p.is_file() and p not in weights)
+        inside = sorted(folder.rglob("*")) if (folder / MODULES).exists() else contents
+        sidecars = tuple(p for p in inside if p.is_file() and p not in weights)
         dangling = tuple(p.name for p in contents if p.is_symlink() and not p.exists())
         name, files = title or folder.resolve().name, (*weights, *sidecars)
         if (run := locate(folder).run) is not None and run.taken is not None:

@@ -70,18 +70,18 @@ def places() -> tuple[StorePlace, ...]:
 
 
 def roots_of(paths: Sequence[str | os.PathLike[str]], *, elsewhere: bool = False) -> tuple[StorePlace, ...]:
-    """Returns the folders `paths` and the stores in them, each with its kind, or by default the stores of this machine.
-    Raises FileNotFoundError for a missing folder, and UsageError for a remote address unless `elsewhere`."""
+    """Returns the folders `paths` and the stores in them, each once with its kind, or by default the stores of this
+    machine. Raises FileNotFoundError for a missing folder, and UsageError for a remote address unless `elsewhere`."""
     for path in () if elsewhere else paths:
         check_local(path)
-    roots: list[StorePlace] = []
+    roots: dict[Path, StorePlace] = {}
     for root in map(resolve_path, paths):
         if not root.exists():
             raise FileNotFoundError(2, "no such file or folder", str(root))
         kind = kind_of(root)
-        roots.append(StorePlace(kind, root))
-        roots += _stores_below(root, DEPTH) if kind == FOLDER else ()
-    return tuple(roots) or places()
+        for place in (StorePlace(kind, root), *(_stores_below(root, DEPTH) if kind == FOLDER else ())):
+            roots.setdefault(place.root if isinstance(place.root, RemotePath) else place.root.resolve(), place)
+    return tuple(roots.values()) or places()
 
 
 def _stores_below(folder: Path, depth: int) -> Iterator[StorePlace]:

@@ -171,7 +171,8 @@ def human_number(count: int) -> str:
 
 
 def _from(parts: GgufParts, request: ShipRequest, files: list[StoreLayer]) -> Iterator[Instruction]:
-    """Yields the files. An unconverted model is named by its source, or by the files in its Modelfile."""
+    """Yields the files. An unconverted model is named by its source, which has its towers, or by the files in its
+    Modelfile."""
     model, *companions = files
     if model.file is not None and model.plan is None:
         yield Instruction("FROM", str(model.file.absolute()))
@@ -182,7 +183,7 @@ def _from(parts: GgufParts, request: ShipRequest, files: list[StoreLayer]) -> It
         for command, value in (("FROM", described.values("FROM")[0]), *adapters):
             path = referred(described, value, request.path.parent)
             yield Instruction(command, str(path.absolute()) if isinstance(path, Path) else value)
-    for layer in companions:
+    for layer in (layer for layer in companions if layer.plan is None):
         command = layer.part.upper() if layer.part in ("adapter", "draft") else "FROM"
         yield Instruction(command, str(layer.file and layer.file.absolute()))
 
