@@ -121,3 +121,25 @@ def test_refusals_name_the_cause(
     }  # fmt: skip
     assert main([word.format_map(names) for word in words.split()]) == 2
     assert expected in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_forms_of_one_model_are_compared_under_the_same_names(
+    model: str, models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = models(model)
+    pipe, one, gguf = folder / "pipe", folder / "one.safetensors", folder / "denoiser.gguf"
+    part = pipe / MODELS[model][0]
+    wb.rename(part, original := tmp_path / "original.safetensors", to_names="original")
+    for first, second in ((pipe, one), (one, pipe), (part, original), (original, part)):
+        counts = wb.diff(first, second).counts
+        assert counts["equal"] == sum(counts.values()) > 0
+    for first, second in ((pipe, one), (one, pipe), (part, original), (part, gguf), (original, gguf)):
+        checks = wb.prove(first, second, run=False).checks
+        assert [(check.name, check.verdict) for check in checks] == [("settings", "not-checked"), ("tensors", "same")]
+    stored = sets.load(one)
+    name = max(stored, key=lambda key: stored[key].numel())
+    pictures.save(changed := tmp_path / "changed.safetensors", stored | {name: -stored[name]})
+    (found,) = (change for change in wb.diff(pipe, changed).tensors if change.kind != "equal")
+    assert (found.name, found.kind) == (name, "values")
+    assert wb.prove(pipe, changed, run=False).checks[-1].verdict == "different"

@@ -18,7 +18,7 @@ import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.containers.sniff import diffusion
 from weighbridge.conversion.pipelines import from_file
-from weighbridge.conversion.pipelines import places as file_places
+from weighbridge.models.diffusion import places as file_places
 
 torch = pytest.importorskip("torch")
 WHOLE = [*pipelines.PIPELINES, *(model for model in sets.ALONE if model not in pipelines.PIPELINES)]

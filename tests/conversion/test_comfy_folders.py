@@ -14,8 +14,8 @@ from tests.oracles import pictures, pipelines
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.pipelines import comfy_folders, single_file
-from weighbridge.conversion.pipelines import places as file_places
 from weighbridge.models.diffusion import names
+from weighbridge.models.diffusion import places as file_places
 
 torch = pytest.importorskip("torch")
 Tensors = dict[str, Any]

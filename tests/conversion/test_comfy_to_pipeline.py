@@ -17,7 +17,7 @@ from tests.oracles import pictures
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.pipelines import from_comfy
-from weighbridge.conversion.pipelines import places as file_places
+from weighbridge.models.diffusion import places as file_places
 
 torch = pytest.importorskip("torch")
 CASES: list[tuple[str, str | None, bool]] = [(model, None, False) for model in sets.SETS]

@@ -16,9 +16,9 @@ from tests.oracles import pictures, pipelines, vocabularies
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.conversion.pipelines import folder as pipeline_folder
-from weighbridge.conversion.pipelines import places as file_places
 from weighbridge.conversion.pipelines import single_file
 from weighbridge.models.diffusion import pipeline as pipeline_parts
+from weighbridge.models.diffusion import places as file_places
 
 torch = pytest.importorskip("torch")
 ALL = {**pipelines.PIPELINES, **pipelines.FOLDERS}
@@ -169,7 +169,7 @@ def test_a_vae_of_an_old_diffusers(missing: str | None, tmp_path: Path, monkeypa
     if missing is not None:
         raw = {**names.documents()["vae"], "older": {f".{v}": f".{k}" for k, v in OLD_NAMES.items() if k != missing}}
         damaged = names.build_table(raw)
-        monkeypatch.setattr(single_file, "table", lambda model: damaged if model == "vae" else names.table(model))
+        monkeypatch.setattr(file_places, "table", lambda model: damaged if model == "vae" else names.table(model))
     assert (convicts("sd1", folder, tmp_path / "single.safetensors") is None) == (missing is None)
 
 

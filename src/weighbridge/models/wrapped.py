@@ -99,10 +99,14 @@ def for_the_table(model: OpenModel) -> OpenModel:
 
 def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     """Two models to compare, unless both have the same names and shapes: folders of mlx-vlm under Hugging Face's names,
-    those of mlx-lm with the layers that they have, Whispers under OpenAI's names."""
+    those of mlx-lm with the layers that they have, Whispers under OpenAI's names, image models under their file's."""
     left, right = ({entry.name: entry.shape for entry in model.index} for model in (a, b))
     if left == right:
         return a, b
+    if a.makes_pictures and b.makes_pictures:
+        from weighbridge.models.diffusion.alike import under_file_names  # late: other models have no such names
+
+        return under_file_names(a), under_file_names(b)
     with suppress(WeighbridgeError):  # tensors of another number of layers
         if (whisper := _under_openai_names(a)) and (second := _under_openai_names(b)):
             return whisper, second

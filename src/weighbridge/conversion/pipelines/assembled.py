@@ -12,13 +12,13 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.base.words import plural
 from weighbridge.containers.formats import COMFY_SET, PIPELINE_INDEX
-from weighbridge.conversion.pipelines.places import FAST, TEKKEN, TOKENIZER_FILES, FilePlaces, PartPlace
 from weighbridge.conversion.pipelines.sizes import check_sizes
 from weighbridge.io.location import open_source
 from weighbridge.models.diffusion.comfy_set import DENOISERS, ENCODERS, VAES
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.parts import ListedParts, PipelineIndex, PipelinePart, has_files_only, listed_parts
 from weighbridge.models.diffusion.pipeline import Pipeline, under_folder_names, with_decoded
+from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES, FilePlaces, PartPlace
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 

@@ -18,12 +18,12 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.formats import COMFY_FILE
 from weighbridge.conversion.options import ComfyFolderOptions, ComfyOptions, SafetensorsOptions
 from weighbridge.conversion.pipelines.folder import PartPlanner, joined
-from weighbridge.conversion.pipelines.places import PartPlace, places
 from weighbridge.conversion.pipelines.single_file import denoisers_of, stored_part
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import Target
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.pipeline import Pipeline
+from weighbridge.models.diffusion.places import PartPlace, places
 from weighbridge.models.transform.base import with_nodes
 
 _DENOISERS: Final = "diffusion_models"

@@ -21,10 +21,10 @@ from weighbridge.containers import opening
 from weighbridge.containers.formats import COMFY_FILE, COMFY_SET
 from weighbridge.conversion.pipelines.assembled import SECOND, KnownPipeline, PartSource, assembled, listed_in
 from weighbridge.conversion.pipelines.from_file import pipeline_of_file
-from weighbridge.conversion.pipelines.places import PartPlace, marks, places
 from weighbridge.models.diffusion import pipeline as whole_pipelines
 from weighbridge.models.diffusion.comfy_set import CLIP_VISION, DENOISERS, ENCODERS, KINDS, VAES
 from weighbridge.models.diffusion.pipeline import Pipeline
+from weighbridge.models.diffusion.places import PartPlace, marks, places
 from weighbridge.models.locate import Place
 from weighbridge.models.model import OpenModel
 

@@ -13,9 +13,9 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers.sniff import diffusion
 from weighbridge.conversion.pipelines.assembled import KnownPipeline, PartSource, assembled, listed_in
-from weighbridge.conversion.pipelines.places import places, prefixes_of_others
 from weighbridge.models.diffusion.comfy_set import VAES
 from weighbridge.models.diffusion.pipeline import Pipeline
+from weighbridge.models.diffusion.places import places, prefixes_of_others
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import RenamedTensors
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import U8
@@ -13,15 +12,14 @@ from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
 from weighbridge.conversion.pipelines.from_comfy import pipeline_of
 from weighbridge.conversion.pipelines.from_file import TEXT_ENCODERS
-from weighbridge.conversion.pipelines.places import FAST, TEKKEN, TOKENIZER_FILES, PartPlace, places
 from weighbridge.conversion.pipelines.tekken import tekken_of
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.model import DiffusionModel
-from weighbridge.models.diffusion.names import Renaming, table, to_original
 from weighbridge.models.diffusion.parts import PipelinePart
 from weighbridge.models.diffusion.pipeline import Pipeline
+from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES, PartPlace, part_in_file, places
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import RenamedTensor, with_nodes
@@ -29,11 +27,9 @@ from weighbridge.tensors import np
 from weighbridge.tensors.nodes import const
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import LogicalTensor, Node
+    from weighbridge.tensors.nodes import Node
 
 _HINT: Final = "a slash at the end of DST names a folder, which every pipeline can be written to"
-#: Names of text encoders that aren't those of the encoder itself.
-_OUTSIDE: Final = ("text_projection.", "visual_projection.", "logit_scale")
 
 
 def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
@@ -121,31 +117,3 @@ def denoisers_of(pipeline: Pipeline) -> dict[str, DiffusionModel]:
         parts = ", ".join(f"{part.name} ({part.class_name})" for part, _ in pipeline.models)
         raise UnsupportedError(f"{pipeline.whole.place.path}: no table has the names of {parts}", hint=_HINT)
     return found
-
-
-def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
-    """The tensors of a part under the names of the single file, without prefix."""
-    tensors: Mapping[str, LogicalTensor] = each.logical
-    origin = _names_in_file(tensors, place)
-    tensors = {name: tensors[old] for name, old in origin.items()}
-    found = each.diffusion
-    tables = [known for name in place.names if (known := table(name))]
-    names = max(tables, key=lambda known: known.count(tensors), default=None)
-    if names is None and found is not None and found.denoises:
-        names = found.names
-    if names is None:
-        return Renaming(dict(tensors), {name: (old,) for name, old in origin.items()}, ())
-    named = to_original(names, tensors)
-    sources = {name: tuple(origin[old] for old in olds) for name, olds in named.sources.items()}
-    return Renaming(named.tensors, sources, tuple(origin[name] for name in named.unknown))
-
-
-def _names_in_file(names: Iterable[str], place: PartPlace) -> dict[str, str]:
-    """Names with the beginnings of a single file -> those of the folder."""
-    if (start := place.below) and not any(name.startswith(start) for name in names):
-        return {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in names}
-    renamed = place.renamed.items()
-    return {
-        next((new + name.removeprefix(old) for old, new in renamed if name.startswith(old)), name): name
-        for name in names
-    }

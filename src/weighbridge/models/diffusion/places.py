@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.imports.tables import read_table
 from weighbridge.models.diffusion.comfy_set import ENCODERS
+from weighbridge.models.diffusion.names import Renaming, table, to_original
+
+if TYPE_CHECKING:
+    from weighbridge.models.model import OpenModel
+    from weighbridge.tensors.nodes import LogicalTensor
 
 #: The tensor with Mistral's tokenizer.
 TEKKEN: Final = "tekken_model"
@@ -19,6 +24,8 @@ TOKENIZER_FILES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 #: The file of every tokenizer of transformers, from which Mistral's is rebuilt.
 FAST: Final = "tokenizer.json"
 
+#: Names of text encoders that aren't those of the encoder itself.
+_OUTSIDE: Final = ("text_projection.", "visual_projection.", "logit_scale")
 _VERSIONS: Final = "versions"
 
 
@@ -97,3 +104,31 @@ def build_places(raw: Mapping[str, Any]) -> FilePlaces:
 
 def _several(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
+    """The tensors of a part under the names of the single file, without prefix."""
+    tensors: Mapping[str, LogicalTensor] = each.logical
+    origin = _names_in_file(tensors, place)
+    tensors = {name: tensors[old] for name, old in origin.items()}
+    found = each.diffusion
+    tables = [known for name in place.names if (known := table(name))]
+    names = max(tables, key=lambda known: known.count(tensors), default=None)
+    if names is None and found is not None and found.denoises:
+        names = found.names
+    if names is None:
+        return Renaming(dict(tensors), {name: (old,) for name, old in origin.items()}, ())
+    named = to_original(names, tensors)
+    sources = {name: tuple(origin[old] for old in olds) for name, olds in named.sources.items()}
+    return Renaming(named.tensors, sources, tuple(origin[name] for name in named.unknown))
+
+
+def _names_in_file(names: Iterable[str], place: PartPlace) -> dict[str, str]:
+    """Names with the beginnings of a single file -> those of the folder."""
+    if (start := place.below) and not any(name.startswith(start) for name in names):
+        return {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in names}
+    renamed = place.renamed.items()
+    return {
+        next((new + name.removeprefix(old) for old, new in renamed if name.startswith(old)), name): name
+        for name in names
+    }
