@@ -81,9 +81,6 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     ]
     config = {**settings, **quantization_config(modules, overall, each=False)}
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
-    for folder in names.folders:
-        if (model.place.folder / folder).is_dir():
-            draft.losses.append(Loss(f"left out: the folder {folder}, which mlx-vlm reads from where you copy it to"))
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in tensors.values()))
     return draft
 

@@ -104,7 +104,6 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     sees: list[str] = []
     reads: list[str] = []
     requires: list[str] = []
-    folders: list[str] = []
     fixed: Mapping[str, int] = {}
 
     @property
