@@ -33,6 +33,7 @@ from tests.models.projector_cases import golden, weights, write_folder
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.models.arch.registry import projector_of_hf
 from weighbridge.models.mlxlm import towers
 from weighbridge.models.mlxlm.towers import TowerNames, table, tower_names
 from weighbridge.shipping.run import how_to_run
@@ -153,7 +154,8 @@ def variants(name: str) -> list[tuple[str, str]]:
 def test_other_names_of_a_tensor_convert_to_the_same(name: str, tmp_path: Path) -> None:
     """transformers 5 saves some of the models under other prefixes: each start of a name in the table is met."""
     row = table().model[TYPES[name]]
-    inside = tuple(f"{folder}." for folder in row.folders)
+    projector = projector_of_hf(case(name)["config"])
+    inside = tuple(f"{folder}." for folder in projector.document.companions) if projector else ()
     named = weights({n: shape for n, shape in case(name)["names"].items() if not n.startswith(inside)})
     for start, new in row.prefixes:
         renamed = {}
