@@ -49,7 +49,10 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 _TEMPLATE: Final = "chat template"
-_SETTINGS: Final = ("generation_config.json", "tokenizer_config.json")
+_SETTINGS: Final = (
+    "generation_config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json",
+    "adapter_config.json",
+)  # fmt: skip
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model")
 _FILE_KEYS: Final = ("split.", "general.alignment")  # prefixes of keys that describe the file, not the model
 _SLAB: Final = 1 << 20  # elements compared at a time
