@@ -30,6 +30,7 @@ from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.naming import as_read
 from weighbridge.models.arch.registry import families_of_graph
+from weighbridge.models.arch.tables.expression import ArchView
 from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
@@ -226,7 +227,8 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
                 hint=_TEXT_ALONE,
             )
         graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
-        wholes = [name for name, a in family.architectures.items() if a.gguf is not None] or [*family.architectures]
+        view = ArchView(source.metadata, family.gguf, source.index.by_name)
+        wholes = [name for name, a in family.architectures.items() if not a.gguf or view.shows(a.gguf)]
         shared = [name for f in graph for name in wholes if name in f.architectures]
         if not shared:
             raise UnsupportedError(
