@@ -17,7 +17,6 @@ from tests.models.family_judges import golden
 from tests.models.projector_cases import expected
 from tests.models.projector_cases import referenced as projectors
 from tests.models.record_families import writing
-from tests.oracles import mtmd_loads
 from tests.oracles.llama_loads import Judge
 
 import weighbridge as wb
@@ -44,6 +43,13 @@ def judge() -> Iterator[Judge]:
         "xllamacpp", reason="NOTHING HERE WAS COMPARED WITH LLAMA.CPP: install requirements/oracles.txt"
     )
     opened = Judge()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def mmproj_judge() -> Iterator[Judge]:
+    opened = Judge("mmproj")
     yield opened
     opened.close()
 
@@ -374,21 +380,23 @@ def write_projector(path: Path, keys: Metadata, slots: Tensors) -> set[str]:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", projectors())
-def test_llama_cpp_loads_every_projector_and_computes_with_it(name: str, tmp_path: Path) -> None:
+def test_llama_cpp_loads_every_projector_and_computes_with_it(name: str, mmproj_judge: Judge, tmp_path: Path) -> None:
     keys, slots = projector(name)
     assert write_projector(tmp_path / "m.gguf", keys, slots) == set()
-    assert mtmd_loads.refusal(tmp_path / "m.gguf") is None
+    assert mmproj_judge.refusal(tmp_path / "m.gguf") is None
 
 
 @pytest.mark.costly
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", projectors())
-def test_a_projector_without_a_key_or_a_tensor_is_judged_as_llama_cpp_does(name: str, tmp_path: Path) -> None:
+def test_a_projector_without_a_key_or_a_tensor_is_judged_as_llama_cpp_does(
+    name: str, mmproj_judge: Judge, tmp_path: Path
+) -> None:
     """A key is an error exactly where llama.cpp refuses the file; a tensor also where it computes without it."""
     keys, slots = projector(name)
     path, wrong = tmp_path / "m.gguf", []
     for fault, (changed, tensors_) in projector_faults(name, keys, slots).items():
-        ours, refusal = write_projector(path, changed, tensors_), mtmd_loads.refusal(path)
+        ours, refusal = write_projector(path, changed, tensors_), mmproj_judge.refusal(path)
         if (refusal and not ours) or (not refusal and ours - {"llamacpp/mmproj-tensor"}):
             wrong.append((fault, ours, refusal))
     assert wrong == []
@@ -396,12 +404,12 @@ def test_a_projector_without_a_key_or_a_tensor_is_judged_as_llama_cpp_does(name:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ["qwen3-tts", "pocket-tts"])
-def test_llama_cpp_refuses_a_file_that_only_generates(name: str, tmp_path: Path) -> None:
+def test_llama_cpp_refuses_a_file_that_only_generates(name: str, mmproj_judge: Judge, tmp_path: Path) -> None:
     keys, slots = projector(name)
     generator = {k: v for k, v in keys.items() if not k.startswith(("clip.audio.", "clip.has_audio"))}
     ours = write_projector(tmp_path / "m.gguf", generator, [slot for slot in slots if slot[0].startswith("a.gen.")])
     assert "llamacpp/mmproj-modality" in ours
-    assert "Failed to load CLIP model" in (mtmd_loads.refusal(tmp_path / "m.gguf") or "")
+    assert "Failed to load CLIP model" in (mmproj_judge.refusal(tmp_path / "m.gguf") or "")
 
 
 WHOLE = ("gemma3", "qwen2.5-vl", "voxtral")  # whose every key is left out in turn
@@ -420,20 +428,20 @@ def projector_faults(name: str, keys: Metadata, slots: Tensors) -> dict[str, tup
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_every_projector_type_of_the_table_is_one_of_llama_cpp(tmp_path: Path) -> None:
+def test_every_projector_type_of_the_table_is_one_of_llama_cpp(mmproj_judge: Judge, tmp_path: Path) -> None:
     """A file without tensors is refused, but not for its type."""
     keys, _ = projector("gemma3")
     types = [*projector_table().types, "clap"]
     for name in types:
         keys["clip.projector_type"] = KV("str", name)
         ours = write_projector(tmp_path / "m.gguf", keys, [])
-        refusal = mtmd_loads.refusal(tmp_path / "m.gguf") or ""
+        refusal = mmproj_judge.refusal(tmp_path / "m.gguf") or ""
         assert ("unknown projector type" in refusal) == (name == "clap") == ("llamacpp/mmproj-type" in ours), name
 
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_the_projector_types_that_stack_frames_need_their_number(tmp_path: Path) -> None:
+def test_the_projector_types_that_stack_frames_need_their_number(mmproj_judge: Judge, tmp_path: Path) -> None:
     keys, _ = projector("voxtral")
     key, path = "clip.audio.projector.stack_factor", tmp_path / "m.gguf"
     del keys[key]
@@ -441,7 +449,7 @@ def test_the_projector_types_that_stack_frames_need_their_number(tmp_path: Path)
         keys["clip.projector_type"] = KV("str", name)
         write_projector(path, keys, [])
         ours = [f for f in wb.verify(path).findings if key in f.message]
-        assert (key in (mtmd_loads.refusal(path) or "")) == bool(ours), name
+        assert (key in (mmproj_judge.refusal(path) or "")) == bool(ours), name
 
 
 def needed_keys() -> Iterator[tuple[str, str, str]]:
@@ -474,12 +482,16 @@ def needed_keys() -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize(("name", "kind", "key"), [*needed_keys()])
-def test_every_key_of_the_table_is_needed_by_llama_cpp(name: str, kind: str, key: str, tmp_path: Path) -> None:
+def test_every_key_of_the_table_is_needed_by_llama_cpp(
+    name: str, kind: str, key: str, mmproj_judge: Judge, tmp_path: Path
+) -> None:
     keys, slots = projector(name)
     keys["clip.projector_type"] = KV("str", kind)
     del keys[key]
     assert "llamacpp/mmproj-key" in write_projector(tmp_path / "m.gguf", keys, slots)
-    assert key.rpartition(".")[2] in str(mtmd_loads.refusal(tmp_path / "m.gguf"))  # the name, or an assertion about it
+    assert key.rpartition(".")[2] in str(
+        mmproj_judge.refusal(tmp_path / "m.gguf")
+    )  # the name, or an assertion about it
 
 
 def test_an_alignment_of_one_is_a_warning() -> None:
