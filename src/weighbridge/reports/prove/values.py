@@ -68,7 +68,7 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
     notes += [f"left out: {name} has no place in the target" for name in sorted(left_out & compared)]
     equal = sum(change.kind in ("equal", "type") for change in changes)
     message = f"{plural(len(changes), 'tensor')}, {equal:,} with equal values"
-    if comparison.names == "logical" and comparison.a.keys().isdisjoint(comparison.b):
+    if comparison.names == "logical" and comparison.a.keys().isdisjoint(comparison.b) and not (_fits(a) or _fits(b)):
         check = ProveCheck("tensors", "not-checked", "no name is in both, and no table has the names")
     elif faults:
         check = ProveCheck("tensors", "different", f"{message}, {len(faults):,} differ", tuple(faults))
@@ -77,6 +77,13 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
         message += f", {len(folded):,} {_FOLDED}" if folded else ", the others within their types"
         check = ProveCheck("tensors", "same", message, folded, measures={"worst_nmse": worst})
     return TensorsCompared(check, bounds, tuple(notes), bool(folded))
+
+
+def _fits(model: OpenModel) -> bool:
+    """Whether a table has the model's names. If it has those of one model, the other is damaged or another one."""
+    with suppress(WeighbridgeError):
+        return bool(model.resolved.canonical)
+    return False
 
 
 class _Judged(NamedTuple):
