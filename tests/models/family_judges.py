@@ -538,11 +538,27 @@ def judge_return(family: Family, model: str) -> None:
     assert told == list(CASES[model].guesses), f"{model}: {told}"
     reader = family_of_hf(restored.config)  # by the class of its config it may be another's
     if reader.name != family.name:
-        assert reader.sizes_from_hf(restored.config)["L"] == sizes["L"], model
+        theirs, ours = dict(reader.sizes_from_hf(restored.config).values), dict(sizes.values)
+        shared = {symbol for symbol in theirs.keys() & ours.keys() if symbol not in unheld}
+        assert {s: theirs[s] for s in shared} == {s: ours[s] for s in shared}, model
     if opens:
         _judge_tied(family, model, names)
     elif len(family.architectures) == 1 and all(size.gguf for size in family.sizes.values()):  # read as what it was
         assert family.sizes_from_gguf(metadata, names).values == sizes.values, model
+
+
+def judge_class_dialects(family: Family, model: str) -> None:
+    """A folder of a class with a dialect of its own has the names and shapes of the class's family."""
+    for name, architecture in family.architectures.items():
+        if architecture.dialect != "hf":
+            config = {**family.effective(golden()[model]["config"]), "architectures": [name]}
+            config["model_type"] = architecture.stated_type
+            other = family_of_hf(config)
+            prefix = family.dialects["hf"].prefixes[0]
+            own = family.expansion(architecture.dialect, sizes_of(family, model), prefix).places
+            theirs = other.expansion("hf", other.sizes_from_hf(config), prefix).places
+            assert other.name != family.name, name
+            assert {n: p.shape for n, p in own.items()} == {n: p.shape for n, p in theirs.items()}, model
 
 
 def _opens(family: Family) -> bool:
@@ -754,6 +770,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_nulls,
     judge_silences,
     judge_return,
+    judge_class_dialects,
 )
 
 

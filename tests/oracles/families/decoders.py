@@ -261,6 +261,7 @@ CASES = table(
         unheld=frozenset({"bos_token_id"}),
     ),
     like("glm4", "glm4-plain", more={"attention_bias": False, "tie_word_embeddings": True}, recorded=()),
+    like("glm4", "glm4-sections", more=theta(5000.0, partial_rotary_factor=0.5, mrope_section=[2, 3, 3]), recorded=()),
     Case("seed-oss", "SeedOssConfig", "bpe", GQA | BPE | theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
     like(
         "seed-oss",
