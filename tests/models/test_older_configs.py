@@ -27,7 +27,7 @@ _DERIVED = ("layer_types", "no_rope_layers", "moe_layers", "mlp_layer_types")
 # spelling. MiMo-V2 has words of its own publisher, see below. transformers reads no Hunyuan that sees without a factor.
 _LATER = (
     "clef", "embeddinggemma2", "modernbert", "olmo3", "qwen35", "qwen4exp", "minicpm-v-4.6", "mellum", "laguna",
-    "spark2.5", "hy-v4", "mimo2", "hunyuan-ocr-silent", "dspark-axes", "dots3-note-seeing",
+    "spark2.5", "hy-v4", "mimo2", "hunyuan-ocr-silent", "dspark-axes", "dots3-note-seeing", "glm4-sections",
 )  # fmt: skip
 _MODELS = sorted(name for name in golden() if not name.startswith(_LATER))
 _FORM = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "architectures", "rope_scaling", "rope_theta"}

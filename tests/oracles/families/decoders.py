@@ -261,7 +261,12 @@ CASES = table(
         unheld=frozenset({"bos_token_id"}),
     ),
     like("glm4", "glm4-plain", more={"attention_bias": False, "tie_word_embeddings": True}, recorded=()),
-    like("glm4", "glm4-sections", more=theta(5000.0, partial_rotary_factor=0.5, mrope_section=[2, 3, 3]), recorded=()),
+    like(  # the language model of a GLM-4V, as a GGUF of it leads back
+        "glm4",
+        "glm4-sections",
+        more=theta(5000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 2]) | {"head_dim": 16},
+        recorded=(),
+    ),
     Case("seed-oss", "SeedOssConfig", "bpe", GQA | BPE | theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
     like(
         "seed-oss",
