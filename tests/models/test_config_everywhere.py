@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +153,25 @@ def _out(root: Path, name: str) -> Path:
     return root / name
 
 
+@pytest.fixture(scope="module")
+def of_folder(root: Path) -> Callable[[str, str], Any]:
+    """The answer of a function for a folder, which takes seconds."""
+
+    @cache
+    def answer(function: str, folder: str) -> Any:
+        more = {"tokenizer": False} if function in WRITES_TOKENIZER and folder == "plain" else {}
+        return FUNCTIONS[function](root / folder, more, _out(root, "expected"))
+
+    return answer
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_the_answers_are_those_of_the_folder(function: str, form: str, root: Path, connect: Any) -> None:
+def test_the_answers_are_those_of_the_folder(
+    function: str, form: str, root: Path, connect: Any, of_folder: Callable[[str, str], Any]
+) -> None:
     answer, lends = FUNCTIONS[function], form in ("folder", "hub")
     more = {"tokenizer": False} if function in WRITES_TOKENIZER and not lends else {}
-    expected: Any = None
     for kind in KINDS:
         with given(form, root, connect) as config:
             if function in WITH_TOKENIZER and not lends:
@@ -165,7 +179,7 @@ def test_the_answers_are_those_of_the_folder(function: str, form: str, root: Pat
                     answer(root / "bare" / f"weights.{kind}", {"config": config}, _out(root, "got"))
                 continue
             found = answer(root / "bare" / f"weights.{kind}", {"config": config, **more}, _out(root, "got"))
-        expected = expected or answer(root / ("model" if lends else "plain"), more, _out(root, "expected"))
+        expected = of_folder(function, "model" if lends else "plain")
         if function == "verify" and kind == "pt":  # of torch's files no names are compared
             continue
         assert found == expected, kind

@@ -89,10 +89,10 @@ def test_both_compute_the_same_of_an_image(name: str, tmp_path: Path) -> None:
     wb.convert(folder, towers, mmproj=True, dtype="f32")
     wb.quantize(towers, small := tmp_path / "small.gguf", "Q8_0")
     expected = "different" if name in DEVIATES else "same"
-    for first, second in ((folder, towers), (towers, folder), (folder, towers if name in DEVIATES else small)):
+    turned = [(towers, folder), (towers, small)] if name == "gemma3" else []  # a proof takes seconds
+    for first, second in ((folder, towers if name in DEVIATES else small), *turned):
         image = wb.prove(first, second).checks[-1]
         assert (image.name, image.verdict, bool(image.details)) == ("image", expected, name in DEVIATES), image
-    assert name in DEVIATES or wb.prove(towers, small).verdict == "same"
     wb.edit(towers, set={"clip.vision.image_mean": [0.1, 0.2, 0.9]})
     assert wb.prove(folder, towers).checks[-1].verdict == "different"
 
