@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFValueType
+from safetensors.numpy import load_file, save_file
 from tests.oracles import faults, gguf_file, minilm, ours
 from tests.oracles.models import CASES, probe_of, relative_error
 
@@ -293,3 +294,18 @@ def test_tables_that_texts_refute_are_not_called_the_same() -> None:
     assert [check.verdict for check in settled(checks)] == ["different", "different"]
     checks[1] = ProveCheck("tokens", "same", "15 of 15")
     assert [check.verdict for check in settled(checks)] == ["same", "same"]
+
+
+def test_a_class_without_a_head_needs_no_pooler(folder_of: Maker, gguf_of: Converter, tmp_path: Path) -> None:
+    """A folder made of a GGUF has none. One without another tensor isn't run: it would be random."""
+    folder = shutil.copytree(folder_of("bert"), tmp_path / "bert")
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if "pooler." not in name}
+    assert len(kept) < len(tensors)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    checks = wb.prove(folder, gguf_of("bert", "f32"), tokens=32).checks
+    assert next(check for check in checks if check.name == "embedding").verdict == "same"
+    del kept[next(name for name in kept if name.endswith("output.dense.bias"))]
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    checks = wb.prove(folder, gguf_of("bert", "f32"), tokens=32).checks
+    assert any("tensor that the folder lacks" in check.message for check in checks), checks

@@ -66,9 +66,8 @@ def plan_rename(
         raise UsageError(
             f"nothing loads a GGUF with {names.to_names} names", hint="name a target that ends in .safetensors"
         )
-    if names.to_names is None:
-        return _plan_result(model, rename(model, names), target, to, given, write)
-    return _plan_result(model, rename(for_the_table(model), names), target, to, given, write)
+    source = model if names.to_names is None else for_the_table(model)
+    return _plan_result(model, rename(source, names), target, to, given, write)
 
 
 def plan_slice(

@@ -43,6 +43,8 @@ RUNTIMES: Final = MappingProxyType({
     "mtmd": RuntimeRow(("xllamacpp",), "mtmd", "MtmdRuntime"),
     "transformers' towers": RuntimeRow(("torch", "transformers", "PIL"), "transformers_media", "TransformersTowers"),
 })  # fmt: skip
+#: Of sounds, a second: what llama.cpp and the feature extractors of the towers take.
+SAMPLING_RATE: Final = 16_000
 _QUIET: Final = {
     "GGML_NO_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "false",

@@ -9,11 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.adapters.runtimes.process import SAMPLING_RATE
 from weighbridge.adapters.runtimes.transformers import TransformersRuntime
 from weighbridge.base.errors import UnsupportedError
 
-#: Of sounds, a second.
-SAMPLING_RATE: Final = 16_000
 #: The mask of a sound's frames, as feature extractors and classes call it.
 _MASKS: Final = ("attention_mask", "input_features_mask", "feature_attention_mask")
 

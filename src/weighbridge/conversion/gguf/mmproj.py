@@ -228,13 +228,16 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
             )
         graph = (model.family, *(f for f in families_of_graph(model.family.gguf) if f.restores))
         view = ArchView(source.metadata, family.gguf, source.index.by_name)
-        wholes = [name for name, a in family.architectures.items() if not a.gguf or view.shows(a.gguf)]
-        shared = [name for f in graph for name in wholes if name in f.architectures]
+        both = [name for f in graph for name in family.architectures if name in f.architectures]
+        classes = ((name, family.architectures[name].gguf) for name in both)
+        shared = [name for name, shown in classes if not shown or view.shows(shown)]
         if not shared:
-            raise UnsupportedError(
-                f"no class has a {model.family.name} language model and a {family.name} projector alone",
-                hint=f"{_TEXT_ALONE}; a Qwen 3-Omni has further parts, which no GGUF has",
+            reason = (
+                f"{both[0]} has further parts, which no GGUF has"
+                if both
+                else (f"no class has a {model.family.name} language model and a {family.name} projector")
             )
+            raise UnsupportedError(reason, hint=_TEXT_ALONE)
         files = ((model.family, model), (family, source))
         shown = (f.architecture_of_gguf(file.metadata, file.index.by_name).name for f, file in files)
         class_ = next((name for name in shown if name in shared), shared[0])

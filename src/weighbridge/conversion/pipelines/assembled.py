@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON, MIB
@@ -21,9 +21,6 @@ from weighbridge.models.diffusion.pipeline import Pipeline, under_folder_names, 
 from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES, FilePlaces, PartPlace
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
-
-if TYPE_CHECKING:
-    pass
 
 #: How the name of a second denoiser ends.
 SECOND: Final = "_2"

@@ -3,6 +3,7 @@ single_files.toml has their places; the pipeline that `--config` names has every
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import replace
 from typing import Final
@@ -77,5 +78,6 @@ def check_described(model: OpenModel) -> None:
     configs = f"--config hf://{layout.pipeline(denoiser.title)}"
     raise UsageError(
         f"{source} is a whole checkpoint, and the folder of its pipeline needs configs and tokenizers",
-        hint=f"wb convert {source} FOLDER/ {configs} reads only its small files; --to safetensors keeps one file",
+        hint=f"wb convert {shlex.quote(str(source))} FOLDER/ {configs} reads only its small files; "
+        "--to safetensors keeps one file",
     )

@@ -79,8 +79,8 @@ def check_sizes(
         declared = _value(size, config)
         if declared is None and not (size.optional and size.keys[0] in config):
             continue
-        compared = True
         for place, stated, measured in _pairs(size, declared, shapes):
+            compared = True
             if stated != measured:
                 raise UsageError(
                     f"{path} has {size.title}{place} = {_number(stated)}, but {title} has {_number(measured)} "

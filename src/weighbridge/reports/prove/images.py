@@ -38,9 +38,9 @@ _WIDEST: Final = 1 << 17  # an embedding
 _SIZE: Final = "clip.vision.image_size"
 _HEARS: Final = "clip.has_audio_encoder"
 _BREAK: Final = "v.token_embd.img_break"
-#: Of the sound. Almost the 30 seconds to which Whisper's towers fill a shorter one: transformers masks what is filled,
-#: llama.cpp doesn't. Those that need another length compute equally many embeddings of the second.
-_SAMPLES: Final = (30 * 16_000 - 240, 5 * 16_000)
+#: Lengths of the sound. The first is almost the 30 seconds to which Whisper's towers pad a shorter one: transformers
+#: masks the padding, llama.cpp doesn't. Other towers may compute equally many embeddings only of the second.
+_SECONDS: Final = (29.985, 5.0)
 
 
 def checks(a: OpenModel, b: OpenModel, bounds: RunBounds) -> Iterator[ProveCheck]:
@@ -51,7 +51,7 @@ def checks(a: OpenModel, b: OpenModel, bounds: RunBounds) -> Iterator[ProveCheck
         first = (side,) if isinstance(side, int) and 0 < side <= _LARGEST else ()
         media["image"] = [_picture(side) for side in (*first, *_SIDES)]
     if mmproj.metadata.get(_HEARS):
-        media["sound"] = [_sound(samples) for samples in _SAMPLES]
+        media["sound"] = [_sound(length) for length in _SECONDS]
     if not media:
         yield ProveCheck("run", "not-checked", f"{mmproj.place.path} states neither the size of its images nor a sound")
     width = next((width.size for width in projected_widths(candidate_of(mmproj))), 0)
@@ -142,13 +142,15 @@ def _picture(side: int) -> NDArray[np.uint8]:
     return np.asarray(np.stack(waves, axis=-1) * 60 + 127, np.uint8)
 
 
-def _sound(samples: int) -> NDArray[np.float32]:
+def _sound(length: float) -> NDArray[np.float32]:
     """A rising tone in noise, since the two programs' logarithms differ for bands that are silent: [samples]."""
     import numpy as np
 
-    seconds = np.arange(samples) / 16_000
-    tone = np.sin(2 * np.pi * 220 * seconds * (1 + seconds * 80_000 / samples))
-    return np.asarray(tone / 2 + np.random.default_rng(0).uniform(-0.3, 0.3, samples), np.float32)
+    from weighbridge.adapters.runtimes.process import SAMPLING_RATE
+
+    seconds = np.arange(round(length * SAMPLING_RATE)) / SAMPLING_RATE
+    tone = np.sin(2 * np.pi * 220 * seconds * (1 + 5 * seconds / length))
+    return np.asarray(tone / 2 + np.random.default_rng(0).uniform(-0.3, 0.3, len(seconds)), np.float32)
 
 
 def _saved(array: Media) -> bytes:
