@@ -48,7 +48,7 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
     losses: list[Loss] = []
     for part, each in pipeline.models:
         denoises = part.name in denoisers
-        place = known.parts.get("transformer" if denoises else part.name)
+        place = known.place_of("transformer" if denoises else part.name, part.class_name)
         stored, left = stored_part(pipeline, part, each, place)
         losses += left
         if not stored or place is None:
@@ -61,6 +61,12 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
         file = Target(path / folder / f"{stem}.safetensors", "safetensors", inner)
         plans.append((part.name, plan(with_nodes(each, stored), file)))
         folders[part.name] = folder
+        if place.beside is not None:
+            stored, left = stored_part(pipeline, part, each, place, beside=True)
+            losses += left
+            file = Target(path / place.beside.folder / f"{place.beside.file}.safetensors", "safetensors", inner)
+            plans += [(place.beside.file, plan(with_nodes(each, stored), file))] if stored else []
+            folders[place.beside.file] = place.beside.folder
     whole = joined(pipeline, path, "safetensors", plans, folders)
     without = [part.name for part in pipeline.index.parts if not part.has_weights]
     files = [Loss(f"left out: the files of {', '.join(without)}")] if without else []

@@ -43,9 +43,9 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     tensors: dict[str, Node] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
-        place = known.parts.get(part.name)
+        place = known.place_of(part.name, part.class_name)
         stored, left = stored_part(pipeline, part, each, place if place is not None and place.prefix else None)
-        losses += left
+        losses += [*left, *_beside(part, each, place)]
         for name, node in stored.items():
             assert place is not None  # else nothing is stored
             tensors[(TEXT_ENCODERS if name == place.tokenizer else place.prefix) + name] = node
@@ -67,16 +67,26 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     return draft
 
 
+def _beside(part: PipelinePart, each: OpenModel, place: PartPlace | None) -> list[Loss]:
+    """The tensors of a part that ComfyUI reads from a second file only, as a loss."""
+    if place is None or place.beside is None:
+        return []
+    names = list(part_in_file(each, place, beside=True).tensors)
+    message = f"{plural(len(names), 'tensor')} of {part.name} ({part.class_name}), first {names[0]}" if names else ""
+    return [Loss(f"left out: {message}, which ComfyUI reads from {place.beside.folder}/ only")] if names else []
+
+
 def stored_part(
-    pipeline: Pipeline, part: PipelinePart, each: OpenModel, place: PartPlace | None
+    pipeline: Pipeline, part: PipelinePart, each: OpenModel, place: PartPlace | None, *, beside: bool = False
 ) -> tuple[dict[str, Node], list[Loss]]:
-    """The stored tensors of a part under the names of its single file, without prefix, and the losses."""
+    """The stored tensors of a part under the names of its single file, without prefix, and the losses. `beside`: those
+    of its second file."""
     title = f"{part.name} ({part.class_name})"
     losses = left_out(each)
     if place is None:
         return {}, [*losses, Loss(f"left out: {title}, which has no place in a single file")]
     try:
-        named = part_in_file(each, place)
+        named = part_in_file(each, place, beside=beside)
     except FormatError as error:
         raise FormatError(error.reason, path=str(each.place.path)) from None
     if named.unknown and place.whole:
@@ -85,7 +95,7 @@ def stored_part(
     losses += [Loss("left out: a single file has no such name", f"{part.name}.{name}") for name in named.unknown]
     renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
     stored = packed_rename.parts(each, named.tensors, renamed)
-    if place.tokenizer:
+    if place.tokenizer and not beside:
         folder, names = part.name.replace("text_encoder", "tokenizer"), TOKENIZER_FILES[place.tokenizer]
         read = pipeline.whole.read
         data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
