@@ -6,20 +6,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.base.words import plural
 from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
 from weighbridge.conversion.pipelines.from_comfy import pipeline_of
-from weighbridge.conversion.pipelines.from_file import TEXT_ENCODERS
-from weighbridge.conversion.pipelines.tekken import tekken_of
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.parts import PipelinePart
 from weighbridge.models.diffusion.pipeline import Pipeline
-from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES, PartPlace, part_in_file, places
+from weighbridge.models.diffusion.places import (
+    FAST,
+    TEKKEN,
+    TEXT_ENCODERS,
+    TOKENIZER_FILES,
+    PartPlace,
+    part_in_file,
+    places,
+)
+from weighbridge.models.diffusion.tokenizers import tokenizer_in_file
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import RenamedTensor, with_nodes
@@ -97,10 +103,7 @@ def stored_part(
     stored = packed_rename.parts(each, named.tensors, renamed)
     if place.tokenizer and not beside:
         folder, names = part.name.replace("text_encoder", "tokenizer"), TOKENIZER_FILES[place.tokenizer]
-        read = pipeline.whole.read
-        data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
-        if data is None and place.tokenizer == TEKKEN and (other := read(f"{folder}/{FAST}", TOKENIZER_JSON)):
-            data = tekken_of(other, f"{folder}/{FAST}")
+        data = tokenizer_in_file(pipeline.whole.read, folder, place.tokenizer)
         if data is None:
             missing = f"{pipeline.whole.place.folder / folder} has no {' or '.join(names)}"
             missing += f", and {FAST} there isn't one of its kind" if place.tokenizer == TEKKEN else ""

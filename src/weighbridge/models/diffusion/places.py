@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from weighbridge.models.model import OpenModel
     from weighbridge.tensors.nodes import LogicalTensor
 
+#: The prefix of a text encoder's tokenizer in a single file.
+TEXT_ENCODERS: Final = "text_encoders."
 #: The tensor with Mistral's tokenizer.
 TEKKEN: Final = "tekken_model"
 #: The tensors with the bytes of a tokenizer's file, and the names of that file.
