@@ -114,7 +114,7 @@ def rows() -> list[Any]:
 def files_of(row: dict[str, Any]) -> dict[str, file_places.PartPlace]:
     """The parts of a row that have a file with a usual name, and those of second files."""
     parts = file_places.build_places(row).parts
-    second = {f"{part}, beside": place.second for part, place in parts.items() if place.second}
+    second = {f"{part}, sidecar": place.any_sidecar for part, place in parts.items() if place.any_sidecar}
     return {part: place for part, place in {**parts, **second}.items() if place.file}
 
 
@@ -131,7 +131,7 @@ def renamed(row: dict[str, Any]) -> dict[str, set[str]]:
 def test_encoders_in_files_of_other_names(row: dict[str, Any], tmp_path: Path) -> None:
     known = files_of(row)
     assert set_parts.assign(known, renamed(row), tmp_path) == {part: f"file {n}" for n, part in enumerate(known)}
-    known = {part: place for part, place in known.items() if "beside" not in part}  # in a folder of its own
+    known = {part: place for part, place in known.items() if "sidecar" not in part}  # in a folder of its own
     published = {f"{place.file.upper()}_fp8_scaled": set[str]() for place in known.values()}
     assert list(set_parts.assign(known, published, tmp_path)) == list(known)
 

@@ -135,7 +135,7 @@ def columns() -> list[Any]:
     row = next(row for row in file_places.tables() if row["models"] == ["hunyuan-video"])
     known = row["text_encoder"]["classes"][_LLAVA]
     keys = [("renamed", key) for key in known["renamed"]]
-    keys += [("beside", key) for key in ("file", "folder", *known["beside"]["renamed"])]
+    keys += [("sidecar", key) for key in ("file", "folder", *known["sidecar"]["renamed"])]
     return [pytest.param(column, key, id=f"{column}-{key}") for column, key in keys]
 
 
@@ -147,9 +147,9 @@ def test_every_column_is_seen(
     row = next(copy.deepcopy(row) for row in file_places.tables() if row["models"] == ["hunyuan-video"])
     place = row["text_encoder"]["classes"][_LLAVA]
     if key in ("file", "folder"):
-        place["beside"][key] = "x"
+        place["sidecar"][key] = "x"
     else:
-        del (place["renamed"] if column == "renamed" else place["beside"]["renamed"])[key]
+        del (place["renamed"] if column == "renamed" else place["sidecar"]["renamed"])[key]
     for module in (comfy_folders, set_parts):
         monkeypatch.setattr(module, "places", lambda model: file_places.build_places(row))
     found = []

@@ -32,12 +32,12 @@ _TOKENIZER: Final = 64 * MIB  # of a tensor with its file; those of published mo
 
 
 class PartSource(NamedTuple):
-    """The tensors of a part under the names of its single file, without prefix. `title`: for messages. `beside`: those
+    """The tensors of a part under the names of its single file, without prefix. `title`: for messages. `sidecar`: those
     of its second file."""
 
     title: str
     model: OpenModel
-    beside: OpenModel | None = None
+    sidecar: OpenModel | None = None
 
 
 class KnownPipeline(NamedTuple):
@@ -54,15 +54,15 @@ class KnownPipeline(NamedTuple):
 
 
 def listed_in(
-    model: OpenModel, denoiser: DiffusionModel, layout: FilePlaces, beside: Collection[str] = ()
+    model: OpenModel, denoiser: DiffusionModel, layout: FilePlaces, sidecar: Collection[str] = ()
 ) -> ListedParts:  # fmt: skip
-    """The parts of the pipeline that `--config` names. `beside`: parts with a second file. Raises UsageError if there
+    """The parts of the pipeline that `--config` names. `sidecar`: parts with a second file. Raises UsageError if there
     is none."""
     if (listed := listed_parts(model.place.folder)) is not None:
         return listed
     configs = layout.pipeline(denoiser.title)
     if configs == layout.configs:  # not a version's
-        seeing = (second.configs for part in beside if (second := layout.parts[part].second))
+        seeing = (second.configs for part in sidecar if (second := layout.parts[part].any_sidecar))
         configs = next(seeing, configs)
     raise UsageError(
         f"{model.place.path} has no {PIPELINE_INDEX}, configs and tokenizers, which a pipeline needs",
@@ -87,7 +87,7 @@ def assembled(
             lacks = f"{path} has no {'file' if is_set else 'tensors'} of {part} ({classes[part]})"
             raise UsageError(lacks, hint=add if is_set else f"name {whole}")
         if part in chosen and part in classes and place is not None:
-            _check_beside(path, f"{part} ({classes[part]})", place.of(classes[part]), chosen[part])
+            _check_sidecar(path, f"{part} ({classes[part]})", place.of(classes[part]), chosen[part])
         if part in chosen and part in classes and not (folder / part / _CONFIG).is_file():
             raise UsageError(f"{folder} has no {part}/{_CONFIG}", hint="name the whole pipeline")
     for part in (denoiser, denoiser + SECOND):
@@ -115,14 +115,14 @@ def assembled(
     return Pipeline(replace(model, texts=texts), index, models, tuple(losses))
 
 
-def _check_beside(path: Path, title: str, place: PartPlace, source: PartSource) -> None:
+def _check_sidecar(path: Path, title: str, place: PartPlace, source: PartSource) -> None:
     """Raises UsageError if the second file of a part is missing."""
-    if place.beside is not None and source.beside is None:
-        names = " and ".join(f"{name}*" for name in dict.fromkeys(place.beside.renamed.values()))
+    if place.sidecar is not None and source.sidecar is None:
+        names = " and ".join(f"{name}*" for name in dict.fromkeys(place.sidecar.renamed.values()))
         raise UsageError(
-            f"{path} has no {names} of {title}, which ComfyUI has in a file of its own",
+            f"{path} has no {names} of {title}, which ComfyUI has in a separate file",
             hint=f"name a folder with {DENOISERS}/, {VAES}/, {ENCODERS}/ and "
-            f"{place.beside.folder}/{place.beside.file}.safetensors",
+            f"{place.sidecar.folder}/{place.sidecar.file}.safetensors",
         )
 
 
@@ -145,9 +145,9 @@ def _part(
             _check_model(part, source, model, place, target)
             model = under_folder_names(part, model)
         tensors = _under_names(model, place)
-        if source.beside is not None and place.beside is not None:
-            tensors |= _under_names(source.beside, place.beside)
-            files = (*model.place.weights, *source.beside.place.weights)
+        if source.sidecar is not None and place.sidecar is not None:
+            tensors |= _under_names(source.sidecar, place.sidecar)
+            files = (*model.place.weights, *source.sidecar.place.weights)
             model = replace(model, place=replace(model.place, weights=files))
         named = with_decoded(model, tensors)
     else:

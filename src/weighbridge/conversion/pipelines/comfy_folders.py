@@ -36,19 +36,19 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
     path, _, options, *_ = target
     assert isinstance(options, ComfyFolderOptions)
     denoisers = denoisers_of(pipeline)
-    found = next(iter(denoisers.values()))
-    known = places(found.row.id)
-    if known is None or not any(place.file for place in known.parts.values()):
+    network = next(iter(denoisers.values()))
+    layout = places(network.row.id)
+    if layout is None or not any(place.file for place in layout.parts.values()):
         raise UnsupportedError(
-            f"no set of files of {found.title} is known",
-            hint="one file holds all its parts: name a .safetensors" if known else "convert its parts by themselves",
+            f"no set of files of {network.title} is known",
+            hint="one file holds all its parts: name a .safetensors" if layout else "convert its parts by themselves",
         )
     plans: list[tuple[str, Plan]] = []
     folders: dict[str, str] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
         denoises = part.name in denoisers
-        place = known.place_of("transformer" if denoises else part.name, part.class_name)
+        place = layout.place_of("transformer" if denoises else part.name, part.class_name)
         stored, left = stored_part(pipeline, part, each, place)
         losses += left
         if not stored or place is None:
@@ -61,12 +61,12 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
         file = Target(path / folder / f"{stem}.safetensors", "safetensors", inner)
         plans.append((part.name, plan(with_nodes(each, stored), file)))
         folders[part.name] = folder
-        if place.beside is not None:
-            stored, left = stored_part(pipeline, part, each, place, beside=True)
+        if place.sidecar is not None:
+            stored, left = stored_part(pipeline, part, each, place, sidecar=True)
             losses += left
-            file = Target(path / place.beside.folder / f"{place.beside.file}.safetensors", "safetensors", inner)
-            plans += [(place.beside.file, plan(with_nodes(each, stored), file))] if stored else []
-            folders[place.beside.file] = place.beside.folder
+            file = Target(path / place.sidecar.folder / f"{place.sidecar.file}.safetensors", "safetensors", inner)
+            plans += [(place.sidecar.file, plan(with_nodes(each, stored), file))] if stored else []
+            folders[place.sidecar.file] = place.sidecar.folder
     whole = joined(pipeline, path, "safetensors", plans, folders)
     without = [part.name for part in pipeline.index.parts if not part.has_weights]
     files = [Loss(f"left out: the files of {', '.join(without)}")] if without else []

@@ -22,18 +22,18 @@ def pipeline_of(model: OpenModel) -> Pipeline:
 
 
 def _pipeline_of_set(model: OpenModel) -> Pipeline:
-    denoiser, layout, files, beside, others = parts_of_set(model)
-    listed = listed_in(model, denoiser, layout, tuple(beside))
-    sources, left = {}, list(others)
+    denoiser, layout, files, sidecars, unused = parts_of_set(model)
+    listed = listed_in(model, denoiser, layout, tuple(sidecars))
+    sources, left = {}, list(unused)
     for part, file in files.items():
-        place, second = layout.parts.get(part), beside.get(part)
-        if second is not None and (place is None or place.of(listed.classes.get(part, "")).beside is None):
+        place, second = layout.parts.get(part), sidecars.get(part)
+        if second is not None and (place is None or place.of(listed.classes.get(part, "")).sidecar is None):
             left.append(second)
             second = None
         if part not in listed.classes:
             left += [file]
         title = file.title if second is None else f"{file.title} and {second.title}"
         sources[part] = PartSource(title, file.model, second.model if second is not None else None)
-    left += [second for part, second in beside.items() if part not in files]
+    left += [second for part, second in sidecars.items() if part not in files]
     losses = [f"left out: {file.title}: {denoiser.title} doesn't use it" for file in left]
     return assembled(model, KnownPipeline(denoiser, layout, listed), sources, losses)

@@ -41,17 +41,17 @@ _HINT: Final = "a slash at the end of DST names a folder, which every pipeline c
 def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     """Plans a file of all parts. Raises UnsupportedError for a pipeline that no single file holds."""
     pipeline = pipeline_of(model)
-    found = denoiser_of(pipeline)
-    known = places(found.row.id)
-    if known is None or not known.alone:
-        hint = _HINT if known is None else f"{_HINT}; --comfy-folders writes a file per part"
-        raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=hint)
+    denoiser = denoiser_of(pipeline)
+    layout = places(denoiser.row.id)
+    if layout is None or not layout.alone:
+        hint = _HINT if layout is None else f"{_HINT}; --comfy-folders writes a file per part"
+        raise UnsupportedError(f"no single file holds all parts of {denoiser.title}", hint=hint)
     tensors: dict[str, Node] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
-        place = known.place_of(part.name, part.class_name)
+        place = layout.place_of(part.name, part.class_name)
         stored, left = stored_part(pipeline, part, each, place if place is not None and place.prefix else None)
-        losses += [*left, *_beside(part, each, place)]
+        losses += [*left, *_sidecar_left(part, each, place)]
         for name, node in stored.items():
             assert place is not None  # else nothing is stored
             tensors[(TEXT_ENCODERS if name == place.tokenizer else place.prefix) + name] = node
@@ -63,36 +63,36 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     draft.losses += [Loss(f"left out: the files of {', '.join(files)}")] if files else []
     if absent := [
         name
-        for name, place in known.parts.items()
+        for name, place in layout.parts.items()
         if place.prefix and name not in {part.name for part in pipeline.index.models}
     ]:
         draft.notes.append(f"the pipeline has no {', '.join(absent)}")
     draft.notes.append(
-        f"{found.title}: a checkpoint of {plural(len(pipeline.models), 'part')}, with the names of ComfyUI"
+        f"{denoiser.title}: a checkpoint of {plural(len(pipeline.models), 'part')}, with the names of ComfyUI"
     )
     return draft
 
 
-def _beside(part: PipelinePart, each: OpenModel, place: PartPlace | None) -> list[Loss]:
+def _sidecar_left(part: PipelinePart, each: OpenModel, place: PartPlace | None) -> list[Loss]:
     """The tensors of a part that ComfyUI reads from a second file only, as a loss."""
-    if place is None or place.beside is None:
+    if place is None or place.sidecar is None:
         return []
-    names = list(part_in_file(each, place, beside=True).tensors)
+    names = list(part_in_file(each, place, sidecar=True).tensors)
     message = f"{plural(len(names), 'tensor')} of {part.name} ({part.class_name}), first {names[0]}" if names else ""
-    return [Loss(f"left out: {message}, which ComfyUI reads from {place.beside.folder}/ only")] if names else []
+    return [Loss(f"left out: {message}, which ComfyUI reads from {place.sidecar.folder}/ only")] if names else []
 
 
 def stored_part(
-    pipeline: Pipeline, part: PipelinePart, each: OpenModel, place: PartPlace | None, *, beside: bool = False
+    pipeline: Pipeline, part: PipelinePart, each: OpenModel, place: PartPlace | None, *, sidecar: bool = False
 ) -> tuple[dict[str, Node], list[Loss]]:
-    """The stored tensors of a part under the names of its single file, without prefix, and the losses. `beside`: those
+    """The stored tensors of a part under the names of its single file, without prefix, and the losses. `sidecar`: those
     of its second file."""
     title = f"{part.name} ({part.class_name})"
     losses = left_out(each)
     if place is None:
         return {}, [*losses, Loss(f"left out: {title}, which has no place in a single file")]
     try:
-        named = part_in_file(each, place, beside=beside)
+        named = part_in_file(each, place, sidecar=sidecar)
     except FormatError as error:
         raise FormatError(error.reason, path=str(each.place.path)) from None
     if named.unknown and place.whole:
@@ -101,7 +101,7 @@ def stored_part(
     losses += [Loss("left out: a single file has no such name", f"{part.name}.{name}") for name in named.unknown]
     renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
     stored = packed_rename.parts(each, named.tensors, renamed)
-    if place.tokenizer and not beside:
+    if place.tokenizer and not sidecar:
         folder, names = part.name.replace("text_encoder", "tokenizer"), TOKENIZER_FILES[place.tokenizer]
         data = tokenizer_in_file(pipeline.whole.read, folder, place.tokenizer)
         if data is None:

@@ -42,7 +42,7 @@ def under_file_names(models: Sequence[OpenModel]) -> list[OpenModel]:
 
 
 def _form(model: OpenModel) -> Pipeline | SetParts | DiffusionModel | None:
-    """The parts of a pipeline or of a set, or what a file has; None for names that no table has."""
+    """The parts of a pipeline or of a set, or the model of a file; None for names that no table has."""
     if model.place.trainer == COMFY_SET:
         return parts_of_set(model)
     with suppress(WeighbridgeError):  # a model of two kinds, or without a table
@@ -72,17 +72,18 @@ def _under_file_names(
     return model
 
 
-def _of_file(model: OpenModel, found: DiffusionModel, whole: FilePlaces | None) -> OpenModel:
+def _of_file(model: OpenModel, network: DiffusionModel, whole: FilePlaces | None) -> OpenModel:
     """A part, or a whole checkpoint; next to a pipeline with the prefixes of its places."""
     reshaped = model.format == "gguf" and any(key.startswith(SHAPE_KEY) for key in model.metadata)
-    if found.dialect != DIFFUSERS and not reshaped and whole is None:
+    if network.dialect != DIFFUSERS and not reshaped and whole is None:
         return model
-    named = named_tensors(model, found)
+    named = named_tensors(model, network)
     if whole is None:
         return _with_tensors(model, {**named.tensors, **{name: model.logical[name] for name in named.others}})
-    part = next(iter(whole.parts)) if found.denoises else found.row.part
+    part = next(iter(whole.parts)) if network.denoises else network.row.part
     tensors = _prefixed(_prefix(whole, part) if part in whole.parts else "", named.tensors)
-    vae = next((match.prefix for match in _vaes(model) if match.prefix), None)
+    matches = diffusion.matches({entry.name: entry.shape for entry in model.index})
+    vae = next((match.prefix for match in matches if match.row.part == VAES and match.prefix), None)
     for name in named.others:
         new = name if vae is None or not name.startswith(vae) else _prefix(whole, VAES) + name.removeprefix(vae)
         tensors[new] = model.logical[name]
@@ -97,12 +98,10 @@ def _prefix(layout: FilePlaces, part: str) -> str:
     return _DENOISER if part == next(iter(layout.parts)) else f"{part}."
 
 
-def _vaes(model: OpenModel) -> list[diffusion.DiffusionMatch]:
-    matches = diffusion.matches({entry.name: entry.shape for entry in model.index})
-    return [match for match in matches if match.row.part == VAES]
-
-
 def _of_pipeline(pipeline: Pipeline, layout: FilePlaces | None) -> dict[str, LogicalTensor]:
+    from weighbridge.tensors import np
+    from weighbridge.tensors.nodes import const
+
     tensors: dict[str, LogicalTensor] = {}
     for part, model in pipeline.models:
         place = _place(layout, part.name, part.class_name)
@@ -112,11 +111,11 @@ def _of_pipeline(pipeline: Pipeline, layout: FilePlaces | None) -> dict[str, Log
         named = part_in_file(model, place)
         tensors |= _prefixed(_prefix(layout, part.name), named.tensors)
         tensors |= {f"{part.name}.{name}": model.logical[name] for name in named.unknown}
-        if place.beside is not None:
-            tensors |= _prefixed(f"{part.name}.", part_in_file(model, place, beside=True).tensors)
+        if place.sidecar is not None:
+            tensors |= _prefixed(f"{part.name}.", part_in_file(model, place, sidecar=True).tensors)
         folder = part.name.replace(_ENCODER, _TOKENIZER)
         if place.tokenizer and (data := tokenizer_in_file(pipeline.whole.read, folder, place.tokenizer)):
-            tensors[TEXT_ENCODERS + place.tokenizer] = _bytes(data)
+            tensors[TEXT_ENCODERS + place.tokenizer] = const(np.frombuffer(data, np.uint8), U8)
     return tensors
 
 
@@ -129,22 +128,22 @@ def _of_set(parts: SetParts) -> dict[str, LogicalTensor]:
         tokenizer = named.pop(place.tokenizer, None)
         tensors |= _prefixed(_prefix(parts.layout, part), named)
         tensors |= {TEXT_ENCODERS + place.tokenizer: tokenizer} if tokenizer is not None else {}
-    for part, file in parts.beside.items():
+    for part, file in parts.sidecars.items():
         tensors |= _prefixed(f"{part}.", file.model.logical)
-    for file in parts.others:
+    for file in parts.unused:
         tensors |= _prefixed(f"{file.path.parent.name}/{file.path.stem}.", file.model.logical)
     return tensors
 
 
 def _in_file(part: str, file: SetFile, place: PartPlace) -> dict[str, LogicalTensor]:
     """The tensors of a file without prefix."""
-    model, found = file.model, file.model.diffusion
+    model, network = file.model, file.model.diffusion
     if part.startswith(_ENCODER):
         model = under_folder_names(PipelinePart(part, "", True), model) if model.format == "gguf" else model
         return dict(part_in_file(model, place).tensors)
-    if found is None or found.names is None:
+    if network is None or network.names is None:
         return dict(model.logical)
-    named = named_tensors(model, found)
+    named = named_tensors(model, network)
     return {**named.tensors, **{name: model.logical[name] for name in named.others}}
 
 
@@ -160,7 +159,7 @@ def parts_lacking(a: OpenModel, b: OpenModel) -> list[str]:
     """Notes on the parts that only one of two models has, as `under_file_names` names them."""
     present = [set(_prefixes(model, _layout_of((a, b)))) for model in (a, b)]
     pairs = zip((a, b), present, present[::-1], strict=True)
-    missing = [(model, sorted(other - own)) for model, own, other in pairs if own]
+    missing = [(model, sorted(needed - has)) for model, has, needed in pairs if has]
     return [f"{model.place.path.name} has no {', '.join(absent)}" for model, absent in missing if absent]
 
 
@@ -169,22 +168,20 @@ def common_parts(models: Sequence[OpenModel]) -> tuple[list[OpenModel], list[str
     without a common part are unchanged."""
     present = [_prefixes(model, _layout_of(models)) for model in models]
     common = set.intersection(*map(set, present)) if present else set()
-    others = sorted({part for parts in present for part in parts} - common)
-    if not common or not others:
+    uncommon = sorted({part for parts in present for part in parts} - common)
+    if not common or not uncommon:
         return list(models), []
     kept = tuple({prefix for parts in present for part, prefix in parts.items() if part in common})
     cut = [
         with_nodes(model, {name: node for name, node in model.stored.items() if name.startswith(kept)})
         for model in models
     ]
-    return cut, [f"not compared, since not all have them: {', '.join(others)}"]
+    return cut, [f"not compared, since not all have them: {', '.join(uncommon)}"]
 
 
 def _layout_of(models: Sequence[OpenModel]) -> FilePlaces | None:
     """The places of the first denoiser's model."""
-    found = (model.diffusion for model in models)
-    denoiser = next((model for model in found if model is not None and model.denoises), None)
-    return places(denoiser.row.id) if denoiser is not None else None
+    return next((places(m.diffusion.row.id) for m in models if m.diffusion and m.diffusion.denoises), None)
 
 
 def _prefixes(model: OpenModel, layout: FilePlaces | None) -> dict[str, str]:
@@ -197,13 +194,6 @@ def _prefixes(model: OpenModel, layout: FilePlaces | None) -> dict[str, str]:
 
 def _prefixed(prefix: str, tensors: Mapping[str, LogicalTensor]) -> dict[str, LogicalTensor]:
     return {prefix + name: node for name, node in tensors.items()}
-
-
-def _bytes(data: bytes) -> LogicalTensor:
-    from weighbridge.tensors import np
-    from weighbridge.tensors.nodes import const
-
-    return const(np.frombuffer(data, np.uint8), U8)
 
 
 def _with_tensors(model: OpenModel, tensors: Mapping[str, LogicalTensor]) -> OpenModel:

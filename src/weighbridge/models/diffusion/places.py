@@ -45,7 +45,7 @@ class PartPlace(NamedTuple):
     spare: tuple[str, ...] = ()
     optional: bool = False
     folder: str = ENCODERS
-    beside: PartPlace | None = None
+    sidecar: PartPlace | None = None
     configs: str = ""
     classes: Mapping[str, PartPlace] = MappingProxyType({})
 
@@ -54,9 +54,9 @@ class PartPlace(NamedTuple):
         return self.classes.get(class_name, self)
 
     @property
-    def second(self) -> PartPlace | None:
+    def any_sidecar(self) -> PartPlace | None:
         """The place of the tensors that parts of some classes have in a second file."""
-        return next((place.beside for place in (self, *self.classes.values()) if place.beside), None)
+        return next((place.sidecar for place in (self, *self.classes.values()) if place.sidecar), None)
 
 
 class FilePlaces(NamedTuple):
@@ -119,7 +119,7 @@ def _place(row: Mapping[str, Any]) -> PartPlace:
     return PartPlace(
         row.get("prefix", ""), _several(row.get("names", ())), row.get("below", ""), row.get("whole", False),
         row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""), tuple(row.get("spare", ())),
-        row.get("optional", False), row.get("folder", ENCODERS), _place(row["beside"]) if "beside" in row else None,
+        row.get("optional", False), row.get("folder", ENCODERS), _place(row["sidecar"]) if "sidecar" in row else None,
         row.get("configs", ""), classes,
     )  # fmt: skip
 
@@ -128,19 +128,19 @@ def _several(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def part_in_file(each: OpenModel, place: PartPlace, *, beside: bool = False) -> Renaming:
-    """The tensors of a part under the names of the single file, without prefix. `beside`: those of its second file."""
-    second = place.beside
+def part_in_file(each: OpenModel, place: PartPlace, *, sidecar: bool = False) -> Renaming:
+    """The tensors of a part under the names of the single file, without prefix. `sidecar`: those of its second file."""
+    second = place.sidecar
     begins = tuple(second.renamed) if second is not None else ()
     tensors: Mapping[str, LogicalTensor] = each.logical
-    names_of_file = [name for name in tensors if name.startswith(begins) == beside]
-    origin = _names_in_file(names_of_file, second if beside and second is not None else place)
+    names_of_file = [name for name in tensors if name.startswith(begins) == sidecar]
+    origin = _names_in_file(names_of_file, second if sidecar and second is not None else place)
     tensors = {name: tensors[old] for name, old in origin.items()}
-    found = each.diffusion
-    tables = [known for name in place.names if (known := table(name))]
-    names = max(tables, key=lambda known: known.count(tensors), default=None)
-    if names is None and found is not None and found.denoises:
-        names = found.names
+    network = each.diffusion
+    tables = [names for name in place.names if (names := table(name))]
+    names = max(tables, key=lambda names: names.count(tensors), default=None)
+    if names is None and network is not None and network.denoises:
+        names = network.names
     if names is None:
         return Renaming(dict(tensors), {name: (old,) for name, old in origin.items()}, ())
     named = to_original(names, tensors)

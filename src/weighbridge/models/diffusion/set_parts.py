@@ -43,13 +43,13 @@ class SetFile(NamedTuple):
 
 
 class SetParts(NamedTuple):
-    """The files of the parts. `beside`: second files. `others`: files that are no part's."""
+    """The files of the parts. `sidecars`: second files. `unused`: files without a part."""
 
     denoiser: DiffusionModel
     layout: FilePlaces
     files: Mapping[str, SetFile]
-    beside: Mapping[str, SetFile]
-    others: tuple[SetFile, ...]
+    sidecars: Mapping[str, SetFile]
+    unused: tuple[SetFile, ...]
 
 
 def parts_of_set(model: OpenModel) -> SetParts:
@@ -68,20 +68,20 @@ def parts_of_set(model: OpenModel) -> SetParts:
         raise UnsupportedError(f"no set of files of {denoiser.title} is known", hint="convert its files by themselves")
     first = next(iter(layout.parts))
     chosen = dict(zip((first, first + SECOND), denoisers, strict=False))
-    beside = dict[str, SetFile]()
+    sidecar = dict[str, SetFile]()
     vaes = [file for file in files if file.kind == VAES]
     if len(vaes) > 1:
         raise UsageError(f"{model.place.path} has several VAEs: {_names(vaes)}", hint=_ONE_MODEL)
     chosen |= dict.fromkeys((VAES,), *vaes) if vaes else {}
-    second = {part: place.second for part, place in layout.parts.items() if place.second}
+    second = {part: place.any_sidecar for part, place in layout.parts.items() if place.any_sidecar}
     for kind in (ENCODERS, CLIP_VISION):
         encoders = {file.path.stem: file for file in files if file.kind == kind}
         names = {stem: file.model.index.by_name for stem, file in encoders.items()}
-        for target, known in ((chosen, layout.parts), (beside, second)):
-            parts = {part: place for part, place in known.items() if place.folder == kind}
+        for target, all_places in ((chosen, layout.parts), (sidecar, second)):
+            parts = {part: place for part, place in all_places.items() if place.folder == kind}
             target |= {part: encoders[stem] for part, stem in assign(parts, names, model.place.path).items()}
-    used = {file.path for file in (*chosen.values(), *beside.values())}
-    return SetParts(denoiser, layout, chosen, beside, tuple(file for file in files if file.path not in used))
+    used = {file.path for file in (*chosen.values(), *sidecar.values())}
+    return SetParts(denoiser, layout, chosen, sidecar, tuple(file for file in files if file.path not in used))
 
 
 def _names(files: Sequence[SetFile]) -> str:

@@ -20,8 +20,8 @@ def tokenizer_in_file(read: Callable[[str, int], bytes | None], folder: str, ten
     """The bytes of a tokenizer's tensor, from the files of a pipeline's folder; None if it has none of that kind."""
     names = TOKENIZER_FILES[tensor]
     data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
-    if data is None and tensor == TEKKEN and (other := read(f"{folder}/{FAST}", TOKENIZER_JSON)):
-        return tekken_of(other, f"{folder}/{FAST}")
+    if data is None and tensor == TEKKEN and (fast := read(f"{folder}/{FAST}", TOKENIZER_JSON)):
+        return tekken_of(fast, f"{folder}/{FAST}")
     return data
 
 
