@@ -28,6 +28,7 @@ from mlx_vlm.models.deepseekocr import deepseekocr
 from mlx_vlm.models.deepseekocr.config import SAMViTConfig
 from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
 from mlx_vlm.models.deepseekocr_2 import vision as deepseekocr_2_vision
+from mlx_vlm.models.fastvlm.config import VisionConfig as FastViT
 from mlx_vlm.models.gemma3n import vision
 from mlx_vlm.models.granite4_vision import downsampling
 from mlx_vlm.models.paddleocr_vl import vision as paddleocr
@@ -107,8 +108,9 @@ def _narrow_clip(class_: Any) -> Any:
 
 
 def _narrow_towers() -> None:
-    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL and Phi-3 Vision, which no config sets."""
+    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL, Phi-3 Vision and FastVLM, which no config sets."""
     _narrow_ocr()
+    FastViT.layers, FastViT.embed_dims, FastViT.mlp_ratios = [1] * 5, [16, 16, 32, 32, 64], [2] * 5
     qformer = downsampling.QFormerConfig
     downsampling.QFormerConfig = lambda **given: qformer(**{**given, "intermediate_size": 96})
     paddleocr.PaddleOCRProjector = functools.partial(_narrow_projector, paddleocr.PaddleOCRProjector)
@@ -172,6 +174,8 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
 REMOTE = ("florence2", "molmo2")
+#: Kinds whose folders were published under the names of transformers 5.
+NEWER = ("idefics2", "minicpmv4_7")
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
@@ -217,8 +221,10 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
     for name, tensor in model.state_dict().items():
         start = next(start for start in (*_PUBLISHED, "") if name.startswith(start))
         new = _PUBLISHED.get(start, "") + name.removeprefix(start)
-        if not (tied and start == "lm_head."):
-            out[name if config["model_type"] == "idefics2" else new] = list(tensor.shape)
+        if config["model_type"] in NEWER:
+            out[name] = list(tensor.shape)
+        elif not (tied and start == "lm_head."):
+            out[new] = list(tensor.shape)
     return out
 
 

@@ -52,10 +52,11 @@ class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
 
     parts: list[str]
     layers: list[str] = []
+    tied: bool = False
 
     def has(self, name: str, config: Mapping[str, Any]) -> bool:
         """Whether these are the tensors that a name of mlx-vlm's belongs to. `config`: of the language model."""
-        if not any(part in name for part in self.parts):
+        if not any(part in name for part in self.parts) or (self.tied and config.get("tie_word_embeddings") is False):
             return False
         counts = [count for key in self.layers if isinstance(count := config.get(key), int)]
         layer = _LAYER.match(name)
@@ -105,6 +106,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     reads: list[str] = []
     requires: list[str] = []
     fixed: Mapping[str, int] = {}
+    half: bool = False
 
     @property
     def parted(self) -> list[Parted]:
@@ -425,7 +427,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     used |= {*whole, *turned}
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
-        if name in used or name.startswith(modules):
+        if name in used or (name.startswith(modules) and name not in model.logical):
             continue
         if names.head and name.startswith(names.head[1].removesuffix("weight")) and _is_tied(model):
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
