@@ -68,6 +68,13 @@ def test_each_module_of_mlx_vlm_has_a_row_or_a_reason() -> None:
     assert written | {*listed} == {*recorded_modules["modules"]}
 
 
+def test_the_reason_is_given_for_a_model_type_of_another_name_than_its_module() -> None:
+    kinds = {kind: module for group in table().without.values() for kind, module in group.kinds.items()}
+    assert kinds == json.loads(MODULES.read_text("utf-8"))["without"]
+    for kind, module in kinds.items():
+        assert table().reason(kind) == table().reason(module) != ""
+
+
 @pytest.mark.parametrize(("name", "form"), RECORDED)
 def test_tensors_are_those_of_mlx_vlm(name: str, form: str, tmp_path: Path) -> None:
     folder = write_folder(case(name), tmp_path / "m")
@@ -97,6 +104,8 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
             expected = np.where(np.arange(sides[1]) < sides[0], expected, np.float32(0))
         if row.to_mlx(tensor).endswith(tuple(row.one_added)):
             expected = expected + np.float32(1) - np.float32(1)
+        if any(row.to_mlx(tensor).endswith(end) for norm in row.weight_norms for end in norm.hf):
+            continue  # another pair
         steps = 4 if row.modes else 7  # of 16 steps, half a step; of a 4-bit float up to a quarter of the largest
         bound = np.abs(expected).max() / steps if form == "quantized" else 0
         assert np.abs(array - expected).max() <= bound, tensor
@@ -367,7 +376,8 @@ STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe", "minicpm-v-4.7-moe")
 #: Fields of a row whose single entries change what is written, and the form in which each shows.
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
           "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
-          "heads": "plain", "packed": "plain", "groups": "plain", "transposed": "plain", "int32": "plain"}  # fmt: skip
+          "heads": "plain", "packed": "plain", "groups": "plain", "weight_norms": "plain", "transposed": "plain",
+          "int32": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
@@ -495,6 +505,31 @@ def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError, match="has no place for"):
             convert(write_folder(found, tmp_path / part), tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_lengths_and_directions_come_back_as_a_pair_with_their_product(dtype: str, tmp_path: Path) -> None:
+    source = write_folder(case("minicpm-o"), tmp_path / "m")
+    wb.convert(source, tmp_path / "s", dtype=dtype)
+    start, rows = "tts.head_code.0.parametrizations.weight.original", []
+    with wb.plan_convert(tmp_path / "s", tmp_path / "out", to="mlx", towers=True) as plan:
+        assert [loss.tensor for loss in plan.losses if "the same product" in loss.message] == [f"{start}1"]
+        plan.run()
+    wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+    for folder in (tmp_path / "s", tmp_path / "back"):
+        model = wb.open(folder)
+        lengths, directions = (np.asarray(model[f"{start}{n}"].numpy(), np.float64) for n in (0, 1))
+        rows.append(directions * lengths / np.linalg.norm(directions, axis=1, keepdims=True))
+        assert lengths.shape == (8, 1)
+    assert np.abs(rows[0] - rows[1]).max() < (1e-7 if dtype == "f32" else 1e-2)
+
+
+@pytest.mark.parametrize("shape", [[7, 1], [8, 2]])
+def test_lengths_of_other_rows_are_an_error(shape: list[int], tmp_path: Path) -> None:
+    found = case("minicpm-o")
+    found["names"]["tts.head_code.0.parametrizations.weight.original0"] = shape
+    with pytest.raises(FormatError, match="expected a length for each row"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["molmo2", "molmo-point"])

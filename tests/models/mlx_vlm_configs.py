@@ -262,3 +262,17 @@ CONFIGS["fastvlm"] = {
     "mm_projector_type": "mlp2x_gelu", "tie_word_embeddings": True,
 }  # fmt: skip
 CONFIGS["fastvlm-untied"] = {**CONFIGS["fastvlm"], "tie_word_embeddings": False}
+CONFIGS["minicpm-o"] = {
+    **_TEXT, "architectures": ["MiniCPMO"], "model_type": "minicpmo", "head_dim": 16, "max_position_embeddings": 256,
+    "tie_word_embeddings": False, "query_num": 8,
+    "vision_config": {**_TOWER, "model_type": "siglip_vision_model"},
+    "audio_config": {
+        "model_type": "whisper", "d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 128, "num_mel_bins": 16, "max_source_positions": 64,
+    },
+    "tts_config": {
+        "model_type": "minicpmtts", "llm_dim": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "num_hidden_layers": 1, "num_audio_tokens": 8, "num_text_tokens": 32,
+        "backbone_vocab_size": 32,
+    },
+}  # fmt: skip

@@ -69,6 +69,11 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
+    draft.losses += [
+        Loss("multiplied by the lengths of its rows: comes back as another pair with the same product", name)
+        for name in map(names.to_mlx, model.logical)
+        if any(row.is_pair(name) for row in names.weight_norms)
+    ]
     tensors = mlx_tensors(names, model.logical, text, turned)
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]

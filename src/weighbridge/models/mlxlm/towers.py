@@ -30,6 +30,7 @@ from weighbridge.models.mlxlm.joins import (
     PackedExperts,
     Parted,
     SplitHeads,
+    WeightNorm,
     with_joins,
     without_joins,
 )
@@ -84,6 +85,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     fused: list[FusedHeads] = []
     packed: list[PackedExperts] = []
     groups: list[GroupedRows] = []
+    weight_norms: list[WeightNorm] = []
     int32: list[str] = []
     cut: Mapping[str, tuple[str, str]] = {}
     flattened: Mapping[str, list[int | str]] = {}
@@ -111,7 +113,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def parted(self) -> list[Parted]:
         """Matrices that the class joins or splits."""
-        return [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups]
+        return [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups, *self.weight_norms]
 
     def has_tower(self, config: Mapping[str, Any]) -> bool:
         """Whether the class supports the type of the config's tower, if it states one."""
@@ -181,6 +183,7 @@ class Without(Struct, frozen=True, forbid_unknown_fields=True):
 
     why: str
     modules: list[str]
+    kinds: Mapping[str, str] = {}
 
 
 class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,7 +196,8 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     def reason(self, kind: str) -> str:
         """Why no row has a model type; empty if mlx-vlm has no module of its name, either."""
-        return next((group.why for group in self.without.values() if module_name(kind) in group.modules), "")
+        groups = self.without.values()
+        return next((group.why for group in groups if group.kinds.get(kind, module_name(kind)) in group.modules), "")
 
     def quantizes(self, name: str) -> bool:
         """Whether mlx-vlm quantizes the matrix of this name, if its rows are whole groups."""
