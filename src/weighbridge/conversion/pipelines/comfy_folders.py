@@ -12,7 +12,7 @@ NAME is the name of the pipeline's folder, or of the checkpoint's file.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.formats import COMFY_FILE
@@ -57,7 +57,8 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
         source = pipeline.whole.place.path
         name = source.name if pipeline.whole.place.trainer != COMFY_FILE else source.name.removesuffix(source.suffix)
         folder, stem = _file(name, place, denoises, noise)
-        inner = _options(options, ComfyOptions if denoises and options.comfy_quant else SafetensorsOptions)
+        kind = ComfyOptions if denoises and options.comfy_quant else SafetensorsOptions
+        inner = kind(**{one.name: getattr(options, one.name) for one in fields(kind)})
         file = Target(path / folder / f"{stem}.safetensors", "safetensors", inner)
         plans.append((part.name, plan(with_nodes(each, stored), file)))
         folders[part.name] = folder
@@ -78,8 +79,3 @@ def _file(name: str, place: PartPlace, denoises: bool, noise: str) -> tuple[str,
     if denoises:
         return _DENOISERS, name + noise
     return (place.folder, place.file) if place.file else ("vae", f"{name}_vae")
-
-
-def _options(options: ComfyFolderOptions, kind: type[SafetensorsOptions]) -> SafetensorsOptions:
-    values: dict[str, Any] = {one.name: getattr(options, one.name) for one in fields(kind)}
-    return kind(**values)

@@ -116,16 +116,14 @@ def build_places(raw: Mapping[str, Any]) -> FilePlaces:
 
 def _place(row: Mapping[str, Any]) -> PartPlace:
     classes = {name: _place({**row, **columns, _CLASSES: {}}) for name, columns in row.get(_CLASSES, {}).items()}
+    names = row.get("names", ())
+    tables = (names,) if isinstance(names, str) else tuple(names)
     return PartPlace(
-        row.get("prefix", ""), _several(row.get("names", ())), row.get("below", ""), row.get("whole", False),
+        row.get("prefix", ""), tables, row.get("below", ""), row.get("whole", False),
         row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""), tuple(row.get("spare", ())),
         row.get("optional", False), row.get("folder", ENCODERS), _place(row["sidecar"]) if "sidecar" in row else None,
         row.get("configs", ""), classes,
     )  # fmt: skip
-
-
-def _several(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def part_in_file(each: OpenModel, place: PartPlace, *, sidecar: bool = False) -> Renaming:
