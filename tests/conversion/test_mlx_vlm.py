@@ -261,6 +261,11 @@ def test_the_period_of_a_language_model_without_a_family(tmp_path: Path) -> None
     found["config"]["text_config"]["layer_types"].reverse()
     with pytest.raises(UnsupportedError, match="full_attention in every n-th layer"):
         convert(write_folder(found, tmp_path / "other"), tmp_path / "refused")
+    found["config"]["text_config"]["layer_types"] = 2  # as if the config had none
+    assert (
+        "full_attention_interval"
+        not in (convert(write_folder(found, tmp_path / "n"), tmp_path / "none") / "config.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.text or row.vision])
@@ -502,8 +507,9 @@ def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
     for part in table().model[kind].lacks:
         found = case(name)
         found["names"][f"{part}weight"] = [64]
-        with pytest.raises(UnsupportedError, match="has no place for"):
+        with pytest.raises(UnsupportedError, match="has no place for") as error:
             convert(write_folder(found, tmp_path / part), tmp_path / "out")
+        assert bool(error.value.hint) is (projector_of_hf(found["config"]) is not None), "others have no GGUF"
         assert not (tmp_path / "out").exists()
 
 
@@ -612,6 +618,12 @@ def with_another_tower(tmp_path: Path) -> Path:
     return write_folder(found, tmp_path / "dinov2")
 
 
+def without_model_type(tmp_path: Path) -> Path:
+    found = case("molmo2")
+    del found["config"]["model_type"]
+    return write_folder(found, tmp_path / "untyped")
+
+
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], str]] = {
     "text": (
         lambda at: make_folder(at / "llama"),
@@ -619,6 +631,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], st
         UnsupportedError,
         "no table has mlx-vlm's names for the model type llama: a language model without towers",
     ),
+    "model type": (without_model_type, {}, UnsupportedError, "config.json has no model_type"),
     "gguf": (gguf_source, {}, UsageError, "doesn't apply to a GGUF"),
     "recipe": (lambda at: write_folder(case("smolvlm"), at / "m"), {"recipe": "mixed_3_4"}, UsageError, "recipe"),
     "tower": (with_another_tower, {}, UnsupportedError, "mlx-vlm's llava has no tower dinov2"),
