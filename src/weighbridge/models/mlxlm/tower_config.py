@@ -80,6 +80,7 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
     config |= {"model_type": names.kind} if names.published else {}
+    config |= {key: config[place] for key, place in names.copied.items() if place in config and key not in config}
     missing = [key for key in names.requires if config.get(key) is None]
     path = text_path(model)
     if names.inner:
