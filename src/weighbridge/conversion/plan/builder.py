@@ -56,8 +56,7 @@ def cast_to(name: str, node: LogicalTensor, dtype: DType, draft: PlanBuilder) ->
     """Casts a tensor to `dtype`. A cast that can lose values counts them in a report."""
     if is_stored_as(node, dtype):
         return node
-    report = draft.reports[name] = CastReport(name)
-    return cast(node, dtype, report)
+    return cast(node, dtype, draft.reports.setdefault(name, CastReport(name)))
 
 
 def cast_for_gguf(name: str, node: LogicalTensor, dtype: DType, requested: DType, draft: PlanBuilder) -> Node:
