@@ -475,6 +475,16 @@ def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
 
 
+def test_an_output_that_no_key_of_the_config_declares_returns(tmp_path: Path) -> None:
+    """A class with two matrices gets a copy of the embedding only if the folder has no output."""
+    found = case("nemotron-parse-1.2")
+    del found["config"]["tie_word_embeddings"]
+    source = write_folder(found, tmp_path / "m")
+    wb.convert(convert(source, tmp_path / "out"), tmp_path / "back", to="hf")
+    before, after = (tensors(folder)["lm_head.weight"] for folder in (source, tmp_path / "back"))
+    assert np.array_equal(before, after)
+
+
 def test_groups_that_do_not_divide_a_matrix_are_an_error(tmp_path: Path) -> None:
     found = case("deepseek-v4")
     found["names"]["layers.0.attn.wo_a.weight"] = [95, 192]

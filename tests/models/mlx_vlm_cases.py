@@ -459,7 +459,7 @@ RESPELLED: Final = (
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
-    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo",
+    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "north-micro-vision",
 )  # fmt: skip
 
 
@@ -479,6 +479,8 @@ def respelled(name: str) -> dict[str, Any]:
         found = case(name)
         if name == "molmo":  # as published: all settings are at the top
             del found["config"]["text_config"]
+        elif name == "north-micro-vision":  # transformers doesn't save defaults of its class
+            del found["config"]["text_config"]["sliding_window"]
         else:
             text = found["config"]["text_config"]
             text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), "rope_type": "default"}
@@ -514,6 +516,11 @@ DROPPED: Final[dict[str, Names]] = {
     "kimi-k3": {"language_model.model.mtp.norm.weight": [64], _LATER: [64]},
     "florence2": {"language_model.final_logits_bias": [1, 32]},
     "moondream2": {"model.region.size_encoder.bias": [64]},
+    "plamo2-vl": {"vision_model.vision_encoder.model.head.probe": [1, 1, 64]},
+    "nemotron-parse": {
+        "encoder.model_encoder.radio_model.summary_idxs": [3],
+        "encoder.model_encoder.radio_model.input_conditioner.norm_mean": [3, 1, 1],
+    },
 }
 
 

@@ -221,3 +221,51 @@ CONFIGS["got-ocr2"] = {
         "global_attn_indexes": [1],
     },
 }  # fmt: skip
+CONFIGS["north-micro-vision"] = {
+    "architectures": ["CohereCompassForConditionalGeneration"], "model_type": "cohere_compass",
+    "tie_word_embeddings": True,
+    "text_config": {
+        **_TEXT, "model_type": "cohere_compass_text", "num_hidden_layers": 2, "tie_word_embeddings": True,
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4096,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]},
+            "full_attention": None,
+        },
+    },
+    "vision_config": {
+        "model_type": "cohere_compass_vision", "hidden_size": 64, "intermediate_size": 128, "num_heads": 4,
+        "out_hidden_size": 64, "depth": 2, "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+    },
+}  # fmt: skip
+CONFIGS["zaya1-vl"] = {
+    "architectures": ["Zaya1VLForConditionalGeneration"], "model_type": "zaya1_vl", "vocab_size": 32,
+    "hidden_size": 64, "ffn_hidden_size": 128, "num_hidden_layers": 2, "num_experts": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_query_groups": 2, "head_dim": 16, "zaya_mlp_expansion": 32,
+    "vision_lora_rank_attn": 8, "vision_lora_rank_mlp": 32, "tie_word_embeddings": True,
+    "vision_config": {
+        "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "depth": 2,
+        "out_hidden_size": 64, "fullatt_block_indexes": [1],
+    },
+}  # fmt: skip
+CONFIGS["plamo2-vl"] = {
+    "architectures": ["Plamo2VLForConditionalGeneration"], "model_type": "plamo2vl",
+    "text_config": {
+        "model_type": "plamo2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "hidden_size_per_head": 16, "mamba_d_state": 32, "mamba_num_heads": 4,
+        "intermediate_size": 96, "vocab_size": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    },
+    "vision_config": {
+        "model_type": "", "image_feature_size": 64, "image_proj_hidden_size": 96,
+        **{f"vision_encoder_{key}": value for key, value in _TOWER.items() if key != "projection_dim"},
+    },
+}  # fmt: skip
+CONFIGS["nemotron-parse"] = {
+    "architectures": ["NemotronParseForConditionalGeneration"], "model_type": "nemotron_parse",
+    "tie_word_embeddings": True, "decoder_start_token_id": 2, "image_size": [64, 64],
+    "encoder": {"patch_size": 16, "preferred_resolution": [768, 768]},
+    "decoder": {
+        "d_model": 64, "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "decoder_layers": 1, "vocab_size": 32,
+        "decoder_start_token_id": None,
+    },
+}  # fmt: skip
+CONFIGS["nemotron-parse-1.2"] = {**CONFIGS["nemotron-parse"], "tie_word_embeddings": False}

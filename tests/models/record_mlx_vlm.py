@@ -29,7 +29,9 @@ from mlx_vlm.models.deepseekocr.config import SAMViTConfig
 from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
 from mlx_vlm.models.deepseekocr_2 import vision as deepseekocr_2_vision
 from mlx_vlm.models.gemma3n import vision
+from mlx_vlm.models import nemotron_parse
 from mlx_vlm.models.granite4_vision import downsampling
+from mlx_vlm.models.nemotron_parse.config import VisionConfig as NemotronParseVision
 from mlx_vlm.models.paddleocr_vl import vision as paddleocr
 from mlx_vlm.models.phi3_v import phi3_v
 from mlx_vlm.models.phi3_v.vision import ClipVModel
@@ -107,8 +109,11 @@ def _narrow_clip(class_: Any) -> Any:
 
 
 def _narrow_towers() -> None:
-    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL and Phi-3 Vision, which no config sets."""
+    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL, Phi-3 Vision and Nemotron Parse, which no config
+    sets."""
     _narrow_ocr()
+    radio = {"hidden_size": 32, "num_heads": 2, "mlp_ratio": 2.0, "num_layers": 2, "neck_dim": 64}
+    nemotron_parse.VisionConfig.from_dict = lambda _: NemotronParseVision(**radio)
     qformer = downsampling.QFormerConfig
     downsampling.QFormerConfig = lambda **given: qformer(**{**given, "intermediate_size": 96})
     paddleocr.PaddleOCRProjector = functools.partial(_narrow_projector, paddleocr.PaddleOCRProjector)
@@ -172,6 +177,8 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
 REMOTE = ("florence2", "molmo2")
+#: Kinds whose published folders have the names that transformers 5 saves.
+SAVED = ("idefics2", "cohere_compass")
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
@@ -212,13 +219,13 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
     if "text_config" not in config:
         whole = {name: shape for stored in model.state_dict().items() for name, shape in _single_experts(*stored)}
         return {_thinker(name): shape for name, shape in whole.items()}
-    tied = config["text_config"]["model_type"] in ("gemma", "cohere2", "granite")
+    tied = config["text_config"]["model_type"] in ("gemma", "cohere2", "cohere_compass_text", "granite")
     out = {}
     for name, tensor in model.state_dict().items():
         start = next(start for start in (*_PUBLISHED, "") if name.startswith(start))
         new = _PUBLISHED.get(start, "") + name.removeprefix(start)
         if not (tied and start == "lm_head."):
-            out[name if config["model_type"] == "idefics2" else new] = list(tensor.shape)
+            out[name if config["model_type"] in SAVED else new] = list(tensor.shape)
     return out
 
 
@@ -234,7 +241,7 @@ def names_by_row(config: dict[str, Any]) -> dict[str, list[int]]:
         model_config = class_.ModelConfig.from_dict(config)
         parts = ["text", "vision", "perceiver", "projector", "audio"]
         model = class_.Model(update_module_configs(model_config, class_, config, parts))
-        copies = row.head[1:] if row is not None else []
+        copies = row.head[1:] if row is not None and config.get("tie_word_embeddings") is not False else []
         stored = {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name not in copies}
         save_file(stored, Path(place) / "model.safetensors", {"format": "mlx"})
         wb.convert(place, Path(place) / "hf", to="hf")

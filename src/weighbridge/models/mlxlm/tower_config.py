@@ -20,6 +20,7 @@ from weighbridge.models.transform.text_config import text_path
 _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"
 _TEXT: Final = "text_config"
+_TIED: Final = "tie_word_embeddings"
 
 
 def with_period(
@@ -108,7 +109,10 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
     if names.tower:
         config["vision_config"] = {**_vision(config), "model_type": names.tower}
     if path and not has_head:
-        config = with_part(config, path, {**value_at(config, path), "tie_word_embeddings": True})
+        config = with_part(config, path, {**value_at(config, path), _TIED: True})
+    if names.head and all(part.get(_TIED) is None for part in (config, value_at(config, path))):
+        if any(names.to_mlx(name) == names.head[1] for name in model.logical):  # no copy, on the way back
+            config[_TIED] = False
     if names.flat:
         text = value_at(config, path) if path else {}
         below = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
