@@ -464,6 +464,28 @@ def test_a_key_that_the_class_requires_is_listed(kind: str, tmp_path: Path) -> N
             assert [str(loss) for loss in plan.losses if f"config.json lacks {key}," in str(loss)]
 
 
+def test_an_output_of_another_name_is_not_taken_for_tied(tmp_path: Path) -> None:
+    out = convert(write_folder(case("deepseek-v4.1"), tmp_path / "m"), tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    assert config["text_config"] == case("deepseek-v4.1")["config"]["text_config"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.float32])
+def test_tensors_of_halves_that_the_class_has_in_32_bits(kind: str, tmp_path: Path) -> None:
+    """Unless another type is requested (`record_mlx_vlm`)."""
+    row, source = table().model[kind], next(name for name in ALL if TYPES[name] == kind)
+    wb.convert(write_folder(case(source), tmp_path / "m"), tmp_path / "halves", to="hf", dtype="bf16")
+    forms: tuple[dict[str, Any], ...] = ({}, {"dtype": "f16"})
+    for options in forms:
+        out = tmp_path / f"out{len(options)}"
+        wb.convert(tmp_path / "halves", out, to="mlx", towers=True, **options)
+        with wb.open(out) as model:
+            wide = {tensor for tensor in model if model[tensor].dtype == "F32"}
+            ends = {end for end in row.float32 for tensor in model if tensor.endswith(end)}
+            assert ends == {*row.float32}
+            assert wide == {tensor for tensor in model if not options and tensor.endswith(tuple(ends))}
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.lacks])
 def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)

@@ -516,6 +516,7 @@ DROPPED: Final[dict[str, Names]] = {
     "kimi-k3": {"language_model.model.mtp.norm.weight": [64], _LATER: [64]},
     "florence2": {"language_model.final_logits_bias": [1, 32]},
     "moondream2": {"model.region.size_encoder.bias": [64]},
+    "deepseek-v4.1": {"mtp.0.norm.weight": [64]},
     "plamo2-vl": {"vision_model.vision_encoder.model.head.probe": [1, 1, 64]},
     "nemotron-parse": {
         "encoder.model_encoder.radio_model.summary_idxs": [3],

@@ -269,3 +269,19 @@ CONFIGS["nemotron-parse"] = {
     },
 }  # fmt: skip
 CONFIGS["nemotron-parse-1.2"] = {**CONFIGS["nemotron-parse"], "tie_word_embeddings": False}
+CONFIGS["deepseek-v4.1"] = {
+    "architectures": ["DeepseekV41ForConditionalGeneration"], "model_type": "deepseek_v41",
+    "text_config": {
+        "model_type": "deepseek_v41_text", "vocab_size": 32, "hidden_size": 64, "moe_intermediate_size": 32,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 32, "qk_rope_head_dim": 16, "q_lora_rank": 32,
+        "o_lora_rank": 32, "o_groups": 2, "n_routed_experts": 2, "num_experts_per_tok": 1,
+        "compress_ratios": [0, 2, 2, 1, 0], "kv_source_layer_ids": [1, 3], "index_source_layer_ids": [1, 2, 3],
+        "candidate_source_layer_id": 2, "index_n_heads": 2, "index_head_dim": 32, "hc_mult": 2,
+        "engram_layer_ids": [1], "engram_num_embeddings": [64], "engram_vocab_size": 8, "engram_n_heads": 2,
+        "engram_head_dim": 32, "engram_max_ngram_size": 3,
+    },
+    "vision_config": {
+        "model_type": "deepseek_v41_vision", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "intermediate_size": 96, "patch_size": 4,
+    },
+}  # fmt: skip

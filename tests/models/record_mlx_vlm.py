@@ -24,12 +24,12 @@ import numpy as np
 import torch
 import transformers
 from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_vlm.models import nemotron_parse
 from mlx_vlm.models.deepseekocr import deepseekocr
 from mlx_vlm.models.deepseekocr.config import SAMViTConfig
 from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
 from mlx_vlm.models.deepseekocr_2 import vision as deepseekocr_2_vision
 from mlx_vlm.models.gemma3n import vision
-from mlx_vlm.models import nemotron_parse
 from mlx_vlm.models.granite4_vision import downsampling
 from mlx_vlm.models.nemotron_parse.config import VisionConfig as NemotronParseVision
 from mlx_vlm.models.paddleocr_vl import vision as paddleocr
@@ -262,6 +262,17 @@ def check_own_rules(folder: Path) -> None:
         raise AssertionError(f"mlx-vlm computes with {folder}")
 
 
+def check_float32(folder: Path) -> None:
+    """Both converters store some tensors of a folder of halves in 32 bits."""
+    halves, ours = folder.with_name(f"{folder.name}-halves"), folder.with_name(f"{folder.name}-halves-ours")
+    wb.convert(folder, halves, to="hf", dtype="bf16")
+    wb.convert(halves, ours, to="mlx", towers=True)
+    made = dict(tree_flatten(load_model(halves).parameters()))
+    with wb.open(ours) as stored:
+        wide = {name for name in stored if stored[name].dtype == "F32"}
+    assert wide == {name for name, array in made.items() if array.dtype == mx.float32}
+
+
 def modules() -> dict[str, Any]:
     """The modules of mlx_vlm/models, and those of our model types."""
     folders = [path.parent.name for path in Path(mlx_vlm.models.__path__[0]).glob("*/__init__.py")]
@@ -298,6 +309,8 @@ def main(check: bool, only: list[str]) -> None:
             kind = tower_names(case(name)["config"])
             if kind is not None and kind.kind in OWN_RULES:
                 check_own_rules(Path(place, name))
+            if kind is not None and kind.float32:
+                check_float32(Path(place, name))
         for name in RESPELLED:
             if name not in record:
                 continue

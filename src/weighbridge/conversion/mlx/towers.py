@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.conversion.mlx.plan import (
     EIGHT_BITS,
@@ -28,7 +28,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
-from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm
+from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm, has_output
 from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
@@ -74,7 +74,7 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
-    settings, missing = config_of_mlx_vlm(model, names, any(name.endswith("lm_head.weight") for name in draft.tensors))
+    settings, missing = config_of_mlx_vlm(model, names, has_output(draft.tensors))
     draft.losses += [
         Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
         for key in missing
@@ -123,6 +123,8 @@ def _add_tensors(
     modules: dict[str, MlxQuantization] = {}
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
+        if dtype is None and name.endswith(tuple(names.float32)):
+            dtype = F32
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
         known = stack or name.endswith((*names.channels_last, *names.transposed)) or not table().quantizes(name)
         if len(node.spec.shape) > 2 and node.spec.shape[0] > 1 and not known:

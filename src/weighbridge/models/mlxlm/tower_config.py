@@ -8,7 +8,7 @@ would look for other tensors or compute another model. mlx-vlm's classes have sp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
@@ -21,6 +21,8 @@ _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"
 _TEXT: Final = "text_config"
 _TIED: Final = "tie_word_embeddings"
+#: Ends of mlx-vlm's names of the output's matrix
+_OUTPUTS: Final = ("lm_head.weight", "language_model.head.weight")
 
 
 def with_period(
@@ -73,6 +75,11 @@ def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
     return {**stated, **{key: value for key, value in config.items() if value is not None or key not in stated}}
 
 
+def has_output(names: Iterable[str]) -> bool:
+    """Whether one of mlx-vlm's names is that of the output's matrix."""
+    return any(name.endswith(_OUTPUTS) for name in names)
+
+
 def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tuple[dict[str, Any], list[str]]:
     """Returns a folder's config.json with the keys that mlx-vlm's class reads, and those that no spelling has.
     transformers 5 has the language model's in an object, and other types of rotary settings. `has_head`: whether the
@@ -110,9 +117,9 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
         config["vision_config"] = {**_vision(config), "model_type": names.tower}
     if path and not has_head:
         config = with_part(config, path, {**value_at(config, path), _TIED: True})
-    if names.head and all(part.get(_TIED) is None for part in (config, value_at(config, path))):
-        if any(names.to_mlx(name) == names.head[1] for name in model.logical):  # no copy, on the way back
-            config[_TIED] = False
+    silent = all(part.get(_TIED) is None for part in (config, value_at(config, path)))
+    if silent and any(names.to_mlx(name) in names.head[1:] for name in model.logical):
+        config[_TIED] = False  # on the way back, the output is no copy
     if names.flat:
         text = value_at(config, path) if path else {}
         below = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}

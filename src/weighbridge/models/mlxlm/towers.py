@@ -84,6 +84,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     packed: list[PackedExperts] = []
     groups: list[GroupedRows] = []
     int32: list[str] = []
+    float32: list[str] = []
     cut: Mapping[str, tuple[str, str]] = {}
     flattened: Mapping[str, list[int | str]] = {}
     unread: list[UnreadTensors] = []
