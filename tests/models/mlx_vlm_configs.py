@@ -285,3 +285,15 @@ CONFIGS["deepseek-v4.1"] = {
         "intermediate_size": 96, "patch_size": 4,
     },
 }  # fmt: skip
+CONFIGS["inkling"] = {
+    "architectures": ["InklingForConditionalGeneration"], "model_type": "inkling_mm_model",
+    "text_config": {
+        "hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 32, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 16,
+        "sliding_window_size": 8, "local_layer_ids": [0, 1], "d_rel": 8, "rel_extent": 16, "dense_mlp_idx": 1,
+        "intermediate_size": 32, "dense_intermediate_size": 96, "n_routed_experts": 3, "num_experts_per_tok": 1,
+        "n_shared_experts": 2, "logits_mup_width_multiplier": 24.0, "sconv_kernel_size": 4,
+    },
+    "vision_config": {"patch_size": 8, "temporal_patch_size": 2, "n_layers": 4},
+    "audio_config": {"n_mel_bins": 4, "mel_vocab_size": 16},
+}  # fmt: skip

@@ -177,8 +177,10 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
 REMOTE = ("florence2", "molmo2")
-#: Kinds whose published folders have the names that transformers 5 saves.
+#: Kinds whose published folders have the names of transformers 5's class.
 SAVED = ("idefics2", "cohere_compass")
+#: Kinds whose class of transformers has other names than the folders that it saves, which are as published.
+RENAMED = ("inkling_mm_model",)
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
@@ -214,6 +216,11 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
     if class_ is None or class_.config_class.model_type != config["model_type"] or config["model_type"] in REMOTE:
         return names_by_row(config)
     kind = transformers.AutoConfig.for_model(config["model_type"]).from_dict(copy.deepcopy(config))
+    if config["model_type"] in RENAMED:
+        with tempfile.TemporaryDirectory() as place:
+            class_(kind).save_pretrained(place)
+            files = [load_file(path) for path in Path(place).glob("*.safetensors")]
+        return {name: list(array.shape) for stored in files for name, array in sorted(stored.items())}
     with torch.device("meta"):
         model = class_(kind)
     if "text_config" not in config:

@@ -119,7 +119,7 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
         config = with_part(config, path, {**value_at(config, path), _TIED: True})
     silent = all(part.get(_TIED) is None for part in (config, value_at(config, path)))
     if silent and any(names.to_mlx(name) in names.head[1:] for name in model.logical):
-        config[_TIED] = False  # on the way back, the output is no copy
+        config[_TIED] = False  # Hugging Face's folder gets its output again
     if names.flat:
         text = value_at(config, path) if path else {}
         below = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
@@ -142,11 +142,14 @@ def _respelled(
     """The keys of a row that a part of the config lacks, with those of the part that they belong to. Adds those that no
     spelling has to `missing`."""
     out: dict[str, Any] = {}
-    for key, places in rows.items():
+    for row, places in rows.items():
+        key = row.removesuffix("!")
         first, *inner = key.split(".")
-        if value_in(stated, [first, *inner]) is not None or whole.get(key) is not None:
-            continue
         value = _first(stated, places.split()) if isinstance(places, str) else places
+        if value_in(stated, [first, *inner]) is not None or whole.get(key) is not None:
+            if row != key and value is not None:
+                out[key] = value
+            continue
         if value is not None:
             out[first] = {**(out.get(first) or stated.get(first) or {}), inner[0]: value} if inner else value
         else:

@@ -29,7 +29,7 @@ def config_differences(a: OpenModel, b: OpenModel) -> tuple[list[str], int]:
     Raises UnsupportedError for a model that the table lacks."""
     left, right = dict(_leaves(_as_mlx_vlm_reads(a))), dict(_leaves(_as_mlx_vlm_reads(b)))
     names = tower_names(a.config) or tower_names(b.config)
-    read = {key.partition(".")[0] for key in names.text} if names else set()
+    read = {key.partition(".")[0].removesuffix("!") for key in names.text} if names else set()
     texts = {".".join(text_path(model)) for model in (a, b)}
     differ = [
         path
