@@ -118,10 +118,14 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     return draft
 
 
-def refuse_unsupported(model: OpenModel) -> None:
-    """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
+def refuse_without_family(model: OpenModel) -> None:
+    """Raises UnsupportedError for a model that only mlx-vlm's table has, with the option that writes it."""
     if not model.described and tower_names(model.config) is not None:
         raise UnsupportedError(f"no family has the language model of {model.config['model_type']}", hint=_WHOLE)
+
+
+def refuse_unsupported(model: OpenModel) -> None:
+    """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
     family, rules = model.family, model.family.document.mlx
     if "mlx" not in family.dialects:
         other = (
@@ -144,7 +148,7 @@ def refuse_unsupported(model: OpenModel) -> None:
         )
 
 
-def _towers_hint(model: OpenModel) -> str:
+def _towers_hint(model: OpenModel, start: str) -> str:
     return "; wb convert SRC DST --to mlx --towers writes it, for mlx-vlm" if tower_names(model.config) else ""
 
 

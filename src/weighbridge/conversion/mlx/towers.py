@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.words import plural
 from weighbridge.conversion.mlx.plan import (
     EIGHT_BITS,
     MlxQuantization,
@@ -24,7 +25,7 @@ from weighbridge.conversion.mlx.plan import (
     weight_dtype,
 )
 from weighbridge.conversion.options import MlxTowersOptions
-from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
@@ -68,6 +69,11 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
+    draft.losses += [
+        Loss("multiplied by the lengths of its rows: comes back as another pair with the same product", name)
+        for name in map(names.to_mlx, model.logical)
+        if any(row.is_pair(name) for row in names.weight_norms)
+    ]
     tensors = mlx_tensors(names, model.logical, text, turned)
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
@@ -121,10 +127,13 @@ def _add_tensors(
     """Adds the stored tensors, and returns the quantization of modules. Raises UnsupportedError for a stack of experts
     that the table doesn't name."""
     modules: dict[str, MlxQuantization] = {}
+    halved = 0
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
         if dtype is None and name.endswith(tuple(names.float32)):
             dtype = F32
+        if names.half and node.spec.dtype is F32:
+            node, dtype, halved = cast_to(name, node, F16, draft), dtype or F16, halved + 1
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
         known = stack or name.endswith((*names.channels_last, *names.transposed)) or not table().quantizes(name)
         if len(node.spec.shape) > 2 and node.spec.shape[0] > 1 and not known:
@@ -140,6 +149,9 @@ def _add_tensors(
             draft.tensors[name] = plain(name, node, dtype, draft)
             continue
         draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
+    if halved:
+        rounded = f"{plural(halved, 'tensor')} of F32 {'is' if halved == 1 else 'are'} rounded to F16"
+        draft.losses.append(Loss(f"{rounded}, as mlx-vlm's class reads them", effect="results"))
     return modules
 
 

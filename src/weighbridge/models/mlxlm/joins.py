@@ -348,6 +348,34 @@ class RenamedTogether(Struct, frozen=True, forbid_unknown_fields=True):
         return [as_node(part) for part in parts]
 
 
+class WeightNorm(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lengths and directions of a matrix's rows (torch's weight_norm), which the class multiplies; towers.toml
+    documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import rescale_rows, reshape  # late: numpy
+
+        lengths, directions = parts
+        if len(directions.spec.shape) != 2 or lengths.spec.elements != directions.spec.rows:
+            raise FormatError(f"{name} has the shape {list(lengths.spec.shape)}, expected a length for each row")
+        return [rescale_rows(directions, reshape(lengths, (directions.spec.rows, 1)))]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, cast  # late: numpy
+        from weighbridge.tensors.nodes.reduced import row_lengths  # late: numpy
+
+        matrix = as_node(parts[0])
+        return [cast(row_lengths(matrix), matrix.spec.dtype), matrix]
+
+    def is_pair(self, name: str) -> bool:
+        """Whether a name of mlx-vlm's is that of directions."""
+        return name.startswith(self.within) and name.endswith(self.hf[1])
+
+
 def _floats(name: str, node: LogicalTensor) -> Node:
     """A tensor whose rows can be moved. Raises UnsupportedError for packed codes, which have scales of their own."""
     from weighbridge.tensors.nodes import Node  # late: numpy
@@ -363,7 +391,15 @@ def _same_count(name: str, shape: Sequence[int], count: int, key: str) -> None:
 
 
 Parted: TypeAlias = (
-    JoinedRows | FusedHeads | SplitHeads | PackedExperts | GroupedRows | AlternateRows | ExpertColumns | RenamedTogether
+    JoinedRows
+    | FusedHeads
+    | SplitHeads
+    | PackedExperts
+    | GroupedRows
+    | AlternateRows
+    | ExpertColumns
+    | RenamedTogether
+    | WeightNorm
 )
 
 

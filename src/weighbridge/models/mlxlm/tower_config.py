@@ -21,8 +21,8 @@ _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"
 _TEXT: Final = "text_config"
 _TIED: Final = "tie_word_embeddings"
-#: Ends of mlx-vlm's names of the output's matrix
-_OUTPUTS: Final = ("lm_head.weight", "language_model.head.weight")
+#: Parts of mlx-vlm's names of the output's matrix, after a dot.
+_OUTPUTS: Final = (".lm_head.", ".language_model.head.")
 
 
 def with_period(
@@ -77,7 +77,7 @@ def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
 
 def has_output(names: Iterable[str]) -> bool:
     """Whether one of mlx-vlm's names is that of the output's matrix."""
-    return any(name.endswith(_OUTPUTS) for name in names)
+    return any(part in f".{name}" for name in names for part in _OUTPUTS)
 
 
 def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tuple[dict[str, Any], list[str]]:
@@ -99,8 +99,9 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
     generation = model.json("generation_config.json") or {}
     if config.get("eos_token_id") is None and generation.get("eos_token_id") is not None:
         config["eos_token_id"] = generation["eos_token_id"]
-    if names.period and model.described:
-        config = with_period(config, path, model.family.effective(model.config).get("layer_types"), names.period)
+    if names.period:
+        settings = model.family.effective(model.config) if model.described else value_at(config, path)
+        config = with_period(config, path, settings.get("layer_types"), names.period)
     if names.layer_types and path and isinstance(kinds := value_at(config, path).get("layer_types"), list):
         renamed = [names.layer_types.get(kind, kind) for kind in kinds]
         config = with_part(config, path, {**value_at(config, path), "layer_types": renamed})

@@ -33,6 +33,7 @@ from weighbridge.models.mlxlm.joins import (
     Parted,
     RenamedTogether,
     SplitHeads,
+    WeightNorm,
     ones_of,
     with_joins,
     with_ones,
@@ -57,10 +58,11 @@ class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
 
     parts: list[str]
     layers: list[str] = []
+    tied: bool = False
 
     def has(self, name: str, config: Mapping[str, Any]) -> bool:
         """Whether these are the tensors that a name of mlx-vlm's belongs to. `config`: of the language model."""
-        if not any(part in name for part in self.parts):
+        if not any(part in name for part in self.parts) or (self.tied and config.get("tie_word_embeddings") is False):
             return False
         counts = [count for key in self.layers if isinstance(count := config.get(key), int)]
         layer = _LAYER.match(name)
@@ -92,6 +94,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     columns: list[ExpertColumns] = []
     together: list[RenamedTogether] = []
     ones: Mapping[str, list[str]] = {}
+    weight_norms: list[WeightNorm] = []
     int32: list[str] = []
     float32: list[str] = []
     cut: Mapping[str, tuple[str, str]] = {}
@@ -115,12 +118,13 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     reads: list[str] = []
     requires: list[str] = []
     fixed: Mapping[str, int] = {}
+    half: bool = False
 
     @property
     def parted(self) -> list[Parted]:
         """Matrices that the class joins or splits."""
         split: list[Parted] = [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups]
-        return [*split, *self.alternate, *self.columns, *self.together]
+        return [*split, *self.alternate, *self.columns, *self.together, *self.weight_norms]
 
     def has_tower(self, config: Mapping[str, Any]) -> bool:
         """Whether the class supports the type of the config's tower, if it states one."""
@@ -190,6 +194,7 @@ class Without(Struct, frozen=True, forbid_unknown_fields=True):
 
     why: str
     modules: list[str]
+    kinds: Mapping[str, str] = {}
 
 
 class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,7 +207,8 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     def reason(self, kind: str) -> str:
         """Why no row has a model type; empty if mlx-vlm has no module of its name, either."""
-        return next((group.why for group in self.without.values() if module_name(kind) in group.modules), "")
+        groups = self.without.values()
+        return next((group.why for group in groups if group.kinds.get(kind, module_name(kind)) in group.modules), "")
 
     def quantizes(self, name: str) -> bool:
         """Whether mlx-vlm quantizes the matrix of this name, if its rows are whole groups."""
@@ -446,7 +452,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     used |= {*whole, *turned, *dropped}
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
-        if name in used or name.startswith(modules):
+        if name in used or (name.startswith(modules) and name not in model.logical):
             continue
         if names.head and name.startswith(names.head[1].removesuffix("weight")) and _is_tied(model):
             dropped[name] = Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes)
