@@ -29,7 +29,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
-from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm
+from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm, has_output
 from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
@@ -80,7 +80,7 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
-    settings, missing = config_of_mlx_vlm(model, names, any(".lm_head." in f".{name}" for name in draft.tensors))
+    settings, missing = config_of_mlx_vlm(model, names, has_output(draft.tensors))
     draft.losses += [
         Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
         for key in missing
@@ -130,6 +130,8 @@ def _add_tensors(
     halved = 0
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
+        if dtype is None and name.endswith(tuple(names.float32)):
+            dtype = F32
         if names.half and node.spec.dtype is F32:
             node, dtype, halved = cast_to(name, node, F16, draft), dtype or F16, halved + 1
         stack = len(node.spec.shape) == 3 and names.is_stack(name)

@@ -201,6 +201,13 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
     return to_scheme(model, options, calibrate)
 
 
+def _language_model(model: OpenModel) -> tuple[OpenModel, list[str]]:
+    from weighbridge.conversion.mlx.plan import refuse_without_family
+
+    refuse_without_family(model)
+    return unwrapped(model)
+
+
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str, calibrate: Calibrate | None = None) -> PlanBuilder:
     from weighbridge.conversion.mlx.plan import to_mlx
 
@@ -328,7 +335,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
     {
         AdapterOptions: (None, _to_adapter),
         SchemeOptions: (unwrapped_folder, _to_scheme),
-        MlxOptions: (unwrapped, _to_mlx),
+        MlxOptions: (_language_model, _to_mlx),
         MlxTowersOptions: (without_mlx_names, _to_mlx_vlm),
         GgufOptions: (unwrapped, _to_gguf),
         MmprojOptions: (without_mlx_names, _to_mmproj),
