@@ -65,7 +65,7 @@ class TokenizerOptions:
         section=GGUF, aliases="target-model-dir", sources=("model",),
     )  # fmt: skip
     text_model: str | os.PathLike[str] | None = option(
-        "If the language model of SRC is another model (Ultravox): that model, for --with-mmproj.", metavar="MODEL",
+        "If SRC has no language model (Ultravox): that model, for --with-mmproj.", metavar="MODEL",
         kind="path", section=GGUF, sources=("model",),
     )  # fmt: skip
     draft: bool = option(

@@ -151,7 +151,7 @@ class GGUFHeader:
 
 
 def open_header(source: Source) -> Header:
-    """The header of a safetensors or GGUF file, by its first bytes. Raises UsageError for a file of another format."""
+    """The header of a safetensors or GGUF file, by its first bytes. Raises UsageError for other formats."""
     if source.head(4) == GGUF_MAGIC:
         return GGUFHeader(source)
     try:

@@ -72,8 +72,8 @@ def add_file(
 ) -> Collection[str]:
     """Adds the mmproj file to the plan of a language model's GGUF. Returns the source's tensors that it holds.
 
-    `language`: the keys of that GGUF, if it is made of another folder. Raises UsageError if its embeddings have another
-    width, UnsupportedError if `model` changes its tensors.
+    `language`: the keys of that GGUF, if a second folder has the language model. Raises UsageError if the widths of the
+    two differ, UnsupportedError if `model` changes tensors of the language model.
     """
     towers = towers_of(model)
     second = plan_towers(model, towers, options)
@@ -83,7 +83,7 @@ def add_file(
             raise UnsupportedError(
                 f"{model.place.path} has {count} of its language model, such as {towers.language[0]}, which the GGUF "
                 "of the other folder wouldn't have",
-                hint="merge an adapter into the language model first; --mmproj writes the tower alone",
+                hint="merge an adapter into the language model first; --mmproj writes only the tower",
             )
         shapes = {name: node.spec.shape for name, node in second.tensors.items()}
         values = ({key: kv.value for key, kv in keys.items()} for keys in (language, second.metadata))

@@ -132,30 +132,29 @@ def _from_folder(
 def _with_text_model(model: OpenModel, options: GgufOptions, towers: GgufFileOptions) -> PlanBuilder:
     """Plans the GGUF of the language model that `model` has in another folder, and the mmproj file of `model`. The
     files of the former stay open with the latter. Raises UsageError if `model` has its language model itself."""
-    from weighbridge.conversion.gguf import mmproj  # late: few models have towers
-
     if model.described or projector_of_hf(model.config) is None:
         raise UsageError(
             f"--text-model doesn't apply to {model.place.path}: it has no language model elsewhere",
             hint="leave it out; it applies to Ultravox",
         )
     if not options.with_mmproj:
-        hint = "add --with-mmproj; the language model alone converts as the source"
-        raise UsageError("--text-model needs --with-mmproj", hint=hint)
+        raise UsageError("--text-model needs --with-mmproj", hint="add it; or convert MODEL, without this option")
     text = open_weights(resolve_path(options.text_model or ""))
     draft = to_gguf(text, replace(options, with_mmproj=False, text_model=None))
     draft.described = draft.described or text
     draft.sources = (*draft.sources, *text.place.files)
     draft.notes += text.oddities
-    mmproj.add_file(model, draft, towers, language=draft.metadata)
+    _add_projector(model, draft, towers, draft.metadata)
     return draft
 
 
-def _add_projector(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> Collection[str]:
+def _add_projector(
+    model: OpenModel, draft: PlanBuilder, options: GgufFileOptions, language: Mapping[str, KV] | None = None
+) -> Collection[str]:
     """Adds the second GGUF to the plan. Returns the names of the tensors that it has."""
     from weighbridge.conversion.gguf import mmproj  # late: few models have towers
 
-    return mmproj.add_file(model, draft, options)
+    return mmproj.add_file(model, draft, options, language)
 
 
 def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss]:

@@ -43,7 +43,7 @@ _ELSEWHERE: Final = MappingProxyType(
         "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU; mlx-lm reads the packed "
         f"folder as it is{_PLAIN}",
         "UltravoxModel": "its language model is another model: wb convert SRC DST/ --with-mmproj --text-model {} "
-        "writes both; wb convert SRC DST.gguf --mmproj its tower alone",
+        "writes both; wb convert SRC DST.gguf --mmproj writes its tower",
     }
 )
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
