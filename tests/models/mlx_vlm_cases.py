@@ -459,7 +459,8 @@ RESPELLED: Final = (
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
-    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe",
+    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe", "inkling",
+    "molmo-point",
 )  # fmt: skip
 
 
@@ -479,6 +480,13 @@ def respelled(name: str) -> dict[str, Any]:
         found = case(name)
         if name == "molmo":  # as published: all settings are at the top
             del found["config"]["text_config"]
+        elif name == "molmo-point":  # as published: mlx-vlm has the sizes of that tower
+            del found["config"]["vision_config"]
+        elif name == "inkling":  # as transformers saves it
+            text = found["config"]["text_config"]
+            text["moe_intermediate_size"] = text.pop("intermediate_size")
+            text["intermediate_size"] = text.pop("dense_intermediate_size")
+            text["conv_kernel_size"] = text.pop("sconv_kernel_size")
         else:
             text = found["config"]["text_config"]
             text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), "rope_type": "default"}
@@ -514,6 +522,15 @@ DROPPED: Final[dict[str, Names]] = {
     "kimi-k3": {"language_model.model.mtp.norm.weight": [64], _LATER: [64]},
     "florence2": {"language_model.final_logits_bias": [1, 32]},
     "moondream2": {"model.region.size_encoder.bias": [64]},
+    "inkling": {"model.mtp.layers.0.norm.weight": [64]},
+    "deepseek-v4.1": {"mtp.0.norm.weight": [64]},
+    "plamo2-vl": {"vision_model.vision_encoder.model.head.probe": [1, 1, 64], "lm_head.weight": [32, 64]},
+    "zaya1-vl": {"lm_head.weight": [32, 64]},
+    "north-micro-vision": {"lm_head.weight": [32, 64]},
+    "nemotron-parse": {
+        "encoder.model_encoder.radio_model.summary_idxs": [3],
+        "encoder.model_encoder.radio_model.input_conditioner.norm_mean": [3, 1, 1],
+    },
     "moondream3": {"model.region.size_encoder.bias": [64]},
     "fastvlm": {
         "lm_head.weight": [32, 64],
