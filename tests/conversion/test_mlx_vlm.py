@@ -24,6 +24,7 @@ from tests.models.mlx_vlm_cases import (
     RECORDED,
     RESPELLED,
     case,
+    part_of_text,
     recorded,
     respelled,
     summary,
@@ -205,7 +206,7 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
         plan.run()
     config, published = json.loads((tmp_path / "out" / "config.json").read_text()), case(name)["config"]
     row = table().model[TYPES[name]]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(config), row.text), ("vision_config", row.vision)):
         for key in keys:
             first, _, inner = key.partition(".")
             written, expected = config[part][first], published[part].get(first, {})
@@ -248,7 +249,7 @@ def test_the_class_gets_the_period_of_full_attention(name: str, tmp_path: Path) 
 def test_a_key_that_no_spelling_has_is_listed(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)
     row = table().model[kind]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(case(name)["config"]), row.text), ("vision_config", row.vision)):
         for key, places in keys.items():
             if not isinstance(places, str) or re.search("hidden_size|head_dim|intermediate_size", places):
                 continue  # a constant, and keys without which no model is described
@@ -521,6 +522,13 @@ def test_experts_that_config_json_does_not_count_are_an_error(counts: Any, words
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", [next(n for n in ALL if TYPES[n] == kind) for kind in table().model])
+def test_the_program_that_runs_a_folder_is_mlx_vlm_if_its_class_writes_text(name: str, tmp_path: Path) -> None:
+    with wb.plan_convert(write_folder(case(name), tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        line = None if name in ("embedding-gemma2", "d1-omni") else f"mlx_vlm.chat --model {tmp_path / 'out'}"
+        assert how_to_run(plan) == line
+
+
 def gguf_source(tmp_path: Path) -> Path:
     wb.convert(write_folder(case("smolvlm"), tmp_path / "g"), tmp_path / "g.gguf", tokenizer=False)
     return tmp_path / "g.gguf"
@@ -573,6 +581,13 @@ def test_buffers_are_listed(tmp_path: Path) -> None:
     assert [loss.tensor for loss in plan.losses if "mlx-vlm computes it" in loss.message] == [
         "vision_model.embeddings.position_ids"
     ]
+
+
+def test_a_model_without_a_family_names_the_option(tmp_path: Path) -> None:
+    folder = write_folder(case("mage-vl"), tmp_path / "m")
+    with pytest.raises(UnsupportedError, match="no family has the architecture MageVL") as caught:
+        wb.plan_convert(folder, tmp_path / "out", to="mlx")
+    assert caught.value.hint == "wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
 
 
 def test_the_language_model_alone_names_the_option(tmp_path: Path) -> None:

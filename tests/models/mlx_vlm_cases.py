@@ -459,8 +459,13 @@ RESPELLED: Final = (
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
-    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo",
+    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "locate-anything", "llm-jp-vl", "diffusion-gemma",
 )  # fmt: skip
+
+
+def part_of_text(config: dict[str, Any]) -> str:
+    """The key of the language model's settings."""
+    return "llm_config" if "llm_config" in config else "text_config"
 
 
 def respelled(name: str) -> dict[str, Any]:
@@ -479,8 +484,12 @@ def respelled(name: str) -> dict[str, Any]:
         found = case(name)
         if name == "molmo":  # as published: all settings are at the top
             del found["config"]["text_config"]
-        else:
+        elif name == "diffusion-gemma":
             text = found["config"]["text_config"]
+            full = {"head_dim": text.pop("global_head_dim")}
+            text["per_layer_config"] = {"1": {**full, "num_key_value_heads": text.pop("num_global_key_value_heads")}}
+        else:
+            text = found["config"][part_of_text(found["config"])]
             text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), "rope_type": "default"}
         return found
     found = case(name) | {"config": _config(name)}
@@ -514,6 +523,13 @@ DROPPED: Final[dict[str, Names]] = {
     "kimi-k3": {"language_model.model.mtp.norm.weight": [64], _LATER: [64]},
     "florence2": {"language_model.final_logits_bias": [1, 32]},
     "moondream2": {"model.region.size_encoder.bias": [64]},
+    "locate-anything": {"language_model.lm_head.weight": [32, 64]},
+    "llm-jp-vl": {"vision_backbone.vision_model.head.probe": [1, 1, 64]},
+    "diffusion-gemma": {
+        "lm_head.weight": [32, 64],
+        "model.encoder.language_model.norm.weight": [64],
+        "model.encoder.language_model.layers.0.router.scale": [64],
+    },
 }
 
 

@@ -172,6 +172,8 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
 REMOTE = ("florence2", "molmo2")
+#: Kinds whose class in transformers 5 has the names of published folders.
+AS_PUBLISHED = ("idefics2", "diffusion_gemma")
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
@@ -214,11 +216,14 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
         return {_thinker(name): shape for name, shape in whole.items()}
     tied = config["text_config"]["model_type"] in ("gemma", "cohere2", "granite")
     out = {}
+    if config["model_type"] in AS_PUBLISHED:
+        copies = model.all_tied_weights_keys if config["text_config"].get("tie_word_embeddings") else {}
+        return {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in copies}
     for name, tensor in model.state_dict().items():
         start = next(start for start in (*_PUBLISHED, "") if name.startswith(start))
         new = _PUBLISHED.get(start, "") + name.removeprefix(start)
         if not (tied and start == "lm_head."):
-            out[name if config["model_type"] == "idefics2" else new] = list(tensor.shape)
+            out[new] = list(tensor.shape)
     return out
 
 
@@ -230,7 +235,7 @@ def names_by_row(config: dict[str, Any]) -> dict[str, list[int]]:
         if row is not None and row.published:
             config["model_type"] = row.kind
         class_, _ = get_model_and_args(config)
-        config = {"text_config": {}, "vision_config": {}, "audio_config": {}} | config
+        config = {"text_config": config.pop("llm_config", {}), "vision_config": {}, "audio_config": {}} | config
         model_config = class_.ModelConfig.from_dict(config)
         parts = ["text", "vision", "perceiver", "projector", "audio"]
         model = class_.Model(update_module_configs(model_config, class_, config, parts))

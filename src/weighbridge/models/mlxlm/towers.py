@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -52,10 +52,11 @@ class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
 
     parts: list[str]
     layers: list[str] = []
+    kept: list[str] = []
 
     def has(self, name: str, config: Mapping[str, Any]) -> bool:
         """Whether these are the tensors that a name of mlx-vlm's belongs to. `config`: of the language model."""
-        if not any(part in name for part in self.parts):
+        if not any(part in name for part in self.parts) or name.endswith(tuple(self.kept)):
             return False
         counts = [count for key in self.layers if isinstance(count := config.get(key), int)]
         layer = _LAYER.match(name)
@@ -75,6 +76,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     transposed: list[str] = []
     flat: str = ""
     inner: bool = False
+    embeds: bool = False
     head: list[str] = []
     endings: list[Ending] = []
     one_added: list[str] = []
@@ -115,6 +117,10 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the class supports the type of the config's tower, if it states one."""
         tower = config.get("vision_config")
         return not (self.sees and isinstance(tower, Mapping)) or tower.get("model_type") in self.sees
+
+    def has_towers(self, names: Iterable[str]) -> bool:
+        """Whether names of MLX are those of a whole model; mlx-lm reads the language model alone."""
+        return any((self.towers and name.startswith(self.towers)) or not table().quantizes(name) for name in names)
 
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
@@ -230,10 +236,7 @@ def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
 def is_of_mlx_vlm(config: Mapping[str, Any], index: Index) -> bool:
     """Whether a folder in MLX's form has towers, so that mlx-vlm reads it and mlx-lm doesn't."""
     names = tower_names(config) if index.metadata.get("format") == "mlx" else None
-    if names is None:
-        return False
-    seen = ((names.towers and name.startswith(names.towers)) or not table().quantizes(name) for name in index.by_name)
-    return any(seen)
+    return names is not None and names.has_towers(index.by_name)
 
 
 def mlx_tensors(
