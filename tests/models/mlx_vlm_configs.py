@@ -262,3 +262,13 @@ CONFIGS["diffusion-gemma"] = {
         "position_embedding_size": 16, "pooling_kernel_size": 3,
     },
 }  # fmt: skip
+CONFIGS["falcon-ocr"] = {
+    "architectures": ["FalconOCRForCausalLM"], "model_type": "falcon_ocr", "dim": 64, "n_layers": 1, "n_heads": 4,
+    "head_dim": 16, "n_kv_heads": 2, "vocab_size": 32, "ffn_dim": 96, "norm_eps": 1e-5, "max_seq_len": 32,
+    "rope_theta": 10000, "spatial_patch_size": 8, "temporal_patch_size": 1, "channel_size": 3, "img_id": 5,
+}  # fmt: skip
+CONFIGS["falcon-perception"] = {
+    **CONFIGS["falcon-ocr"], "architectures": ["FalconPerceptionForSegmentation"], "model_type": "falcon_perception",
+    "coord_enc_dim": 64, "coord_dec_dim": 64, "coord_out_dim": 32, "size_enc_dim": 64, "size_dec_dim": 64,
+    "size_out_dim": 32, "do_segmentation": True, "segm_out_dim": 16, "num_segm_layers": 2,
+}  # fmt: skip

@@ -28,6 +28,7 @@ from mlx_vlm.models.deepseekocr import deepseekocr
 from mlx_vlm.models.deepseekocr.config import SAMViTConfig
 from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
 from mlx_vlm.models.deepseekocr_2 import vision as deepseekocr_2_vision
+from mlx_vlm.models.falcon_perception import falcon_perception as perception
 from mlx_vlm.models.gemma3n import vision
 from mlx_vlm.models.granite4_vision import downsampling
 from mlx_vlm.models.paddleocr_vl import vision as paddleocr
@@ -111,6 +112,8 @@ def _narrow_towers() -> None:
     _narrow_ocr()
     qformer = downsampling.QFormerConfig
     downsampling.QFormerConfig = lambda **given: qformer(**{**given, "intermediate_size": 96})
+    upsampler = perception.AnyUp
+    perception.AnyUp = lambda **_: upsampler(3, 32, 4)
     paddleocr.PaddleOCRProjector = functools.partial(_narrow_projector, paddleocr.PaddleOCRProjector)
     phi3_v.VisionModel = _narrow_clip(phi3_v.VisionModel)
     stem, fusion, blocks = vision.ConvNormAct, vision.MobileNetV5MultiScaleFusionAdapter, vision.gemma3n_mobilenet_def
@@ -150,6 +153,8 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
     model = load_model(folder)
     rules = model.language_model if model.config.model_type in OWN_RULES else model
     own = getattr(rules, "quant_predicate", None) or (lambda *_: True)
+    if model.config.model_type in REORDERED:
+        own = _readable
     if form == "quantized":
         config = {"vision_config": {}, **json.loads((folder / "config.json").read_text())}
         model, _ = quantize_model(
@@ -166,6 +171,28 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
     out.mkdir()
     save_weights(out, model, donate_weights=False)
     return model, summary({k: v for path in out.glob("*.safetensors") for k, v in load_file(path).items()})
+
+
+#: Kinds whose class changes names and layouts at each load, those of a folder of its converter, too, which is another
+#: model then, or isn't loaded. The record has the tensors of our folder, which loads as the published one does.
+REORDERED = ("falcon_ocr", "falcon_perception")
+
+
+def _readable(path: str, _module: Any) -> bool:
+    """Whether the class reads a quantized matrix: it drops those of Falcon Perception's upsampler."""
+    return not path.startswith("itok_upsampler.")
+
+
+def check_reordered(source: Path, folder: Path, model: Any) -> None:
+    """A folder of mlx-vlm's own converter isn't loaded as the model that it was made of."""
+    (folder / "config.json").write_bytes((source / "config.json").read_bytes())
+    try:
+        again = dict(tree_flatten(load_model(folder).parameters()))
+    except ValueError as error:
+        print(f"{folder.name}: {str(error).splitlines()[0]}")
+        return
+    made = dict(tree_flatten(model.parameters()))
+    assert not all(mx.array_equal(again[key], made[key]) for key in made), f"mlx-vlm loads {folder}"
 
 
 #: Kinds whose language model knows which modules stay floats, which the whole model doesn't ask.
@@ -227,6 +254,22 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
     return out
 
 
+def _published(parameters: dict[str, np.ndarray], computed: list[str]) -> dict[str, np.ndarray]:
+    """Parameters of a Falcon that sees, with those of the upsampler under their published names, by the class's map."""
+    start, attention = "itok_upsampler.", "cross_decode.cross_attn."
+    blocks = [f"{at}.block.{part}.{end}" for at in (1, 2) for part in (0, 2, 3, 5) for end in ("weight", "bias")]
+    encoders = ("image_encoder", "key_encoder", "query_encoder", "aggregation", "key_features_encoder")
+    names = [f"{encoder}.{end}" for encoder in encoders for end in ("0.weight", "0.basis", *blocks)]
+    names += ["cross_decode.conv2d.weight", f"{attention}norm_q.weight", f"{attention}norm_k.weight", "rope.freqs"]
+    mapped = {f"{start}{name}": f"{start}{perception.Model._remap_anyup_key(name)}" for name in names}
+    out = {name: array for name, array in parameters.items() if not name.startswith(start) and name not in computed}
+    out |= {name: parameters[new] for name, new in mapped.items() if new in parameters}
+    for end in ("weight", "bias"):
+        if (query := parameters.get(f"{start}{attention}q_proj.{end}")) is not None:
+            out[f"{start}{attention}attention.in_proj_{end}"] = np.concatenate([query] * 3)
+    return {name: np.moveaxis(array, -1, 1) if array.ndim == 4 else array for name, array in out.items()}
+
+
 def names_by_row(config: dict[str, Any]) -> dict[str, list[int]]:
     config = json.loads(json.dumps(config))
     with tempfile.TemporaryDirectory() as place:
@@ -241,6 +284,8 @@ def names_by_row(config: dict[str, Any]) -> dict[str, list[int]]:
         model = class_.Model(update_module_configs(model_config, class_, config, parts))
         copies = row.head[1:] if row is not None else []
         stored = {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name not in copies}
+        if row is not None and row.kind in REORDERED:
+            stored = _published(stored, row.reordered)
         save_file(stored, Path(place) / "model.safetensors", {"format": "mlx"})
         wb.convert(place, Path(place) / "hf", to="hf")
         files = (Path(place) / "hf").glob("*.safetensors")
@@ -278,13 +323,20 @@ def main(check: bool, only: list[str]) -> None:
             if only and name not in only:
                 continue
             folder = write_folder(case(name), Path(place, name))
-            model, record.setdefault(name, {})[form] = theirs(folder, form, Path(place, f"{name}-{form}-theirs"))
+            of_theirs = Path(place, f"{name}-{form}-theirs")
+            model, record.setdefault(name, {})[form] = theirs(folder, form, of_theirs)
             ours = Path(place, f"{name}-{form}")
             wb.convert(folder, ours, to="mlx", towers=True, **FORMS[form])
             read, made = (dict(tree_flatten(m.parameters())) for m in (load_model(ours), model))
             assert read.keys() == made.keys(), (name, form)
             assert all(mx.array_equal(read[key], made[key]) for key in made), (name, form)
             print(name, form, len(made), "parameters: loaded, equal")
+            if model.config.model_type in REORDERED:
+                record[name][form] = summary(
+                    {k: v for path in ours.glob("*.safetensors") for k, v in load_file(path).items()}
+                )
+                if form == "plain":
+                    check_reordered(folder, of_theirs, model)
         for name, dropped in DROPPED.items():
             if name not in record:
                 continue

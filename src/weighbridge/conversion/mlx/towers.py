@@ -124,7 +124,8 @@ def _add_tensors(
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
-        known = stack or name.endswith((*names.channels_last, *names.transposed)) or not table().quantizes(name)
+        placed = name.endswith((*names.channels_last, *names.transposed)) or name.startswith(tuple(names.as_published))
+        known = stack or placed or not table().quantizes(name)
         if len(node.spec.shape) > 2 and node.spec.shape[0] > 1 and not known:
             raise UnsupportedError(f"{name}: mlx-vlm's layout of experts isn't in its table", hint="leave out --towers")
         matrix = name.endswith(".weight") and (stack or len(node.spec.shape) == 2)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from msgspec import Struct, convert
 
 from weighbridge.base.dtypes import I32, I64, DType
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Index
@@ -95,6 +95,8 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     unquantized: list[str] = []
     eight_bits: list[str] = []
     modes: Mapping[str, list[str]] = {}
+    as_published: list[str] = []
+    reordered: list[str] = []
     lacks: list[str] = []
     uncast: list[str] = []
     period: Mapping[str, int] = {}
@@ -408,6 +410,12 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     names = tower_names(model.config)
     if names is None or not is_of_mlx_vlm(model.config, model.index):
         return None
+    if any(name in model.index.by_name for name in names.reordered):
+        raise UnsupportedError(
+            f"written by mlx-vlm's own converter: its loader reorders rows of {names.kind} at each load, of a converted"
+            " folder, too",
+            hint="convert the published folder: wb convert SRC DST --to mlx --towers",
+        )
     copies: list[Dropped] = []
     parts: dict[str, Node] = {}
     used: set[str] = set()
