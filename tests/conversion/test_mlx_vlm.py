@@ -374,10 +374,8 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
         for entry in entries:
             rest = [] if field == "head" else [other for other in entries if other is not entry]
             yield form, msgspec.structs.replace(row, **{field: rest})
-    for one in row.unread:
-        if one.kept:
-            rest = [msgspec.structs.replace(other, kept=[] if other is one else other.kept) for other in row.unread]
-            yield "plain", msgspec.structs.replace(row, unread=rest)
+    if any(dropped.kept for dropped in row.unread):
+        yield "plain", msgspec.structs.replace(row, unread=[msgspec.structs.replace(d, kept=[]) for d in row.unread])
     for mode, parts in row.modes.items():
         for part in parts:
             rest = [other for other in parts if other != part]
@@ -496,6 +494,16 @@ def test_a_folder_whose_rows_mlx_vlm_reorders_at_each_load_is_refused(kind: str,
             wb.convert(out, tmp_path / "back", to="hf")
         assert not (tmp_path / "back").exists()
         assert len(wb.inspect(out).tensors) == len(case(name)["names"]) + 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.needs])
+def test_a_folder_without_a_tensor_that_the_class_needs_is_refused(kind: str, tmp_path: Path) -> None:
+    """A SigLIP without its pooling head, as transformers saves it with `vision_use_head` = false."""
+    found = case(next(name for name in ALL if TYPES[name] == kind))
+    found["names"] = {name: shape for name, shape in found["names"].items() if ".vision_model.head." not in name}
+    with pytest.raises(UnsupportedError, match=r"mlx-vlm's \S+ needs \S*vision_model\.head\.probe, which"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_groups_that_do_not_divide_a_matrix_are_an_error(tmp_path: Path) -> None:

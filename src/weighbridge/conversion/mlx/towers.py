@@ -29,13 +29,14 @@ from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
 from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm
-from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, tower_names
+from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, ties_output, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, flat_range
 
-_TEXT: Final = "text_config"
+#: Ends of names of a language model's output.
+_OUTPUTS: Final = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
 
 
 def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
@@ -71,6 +72,11 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     tensors = mlx_tensors(names, model.logical, text, turned)
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
+    _refuse_incomplete(names, tensors)
+    if names.kind not in table().untied and ties_output(model) is True:
+        for name in [name for name in tensors if name == "lm_head.weight" or name.endswith(_OUTPUTS)]:
+            del tensors[name]
+            draft.losses.append(Loss("left out: mlx-vlm's class uses the embedding (tie_word_embeddings)", name))
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
@@ -83,6 +89,15 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in tensors.values()))
     return draft
+
+
+def _refuse_incomplete(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> None:
+    for end in names.needs:
+        if not any(name.endswith(end) for name in tensors):
+            raise UnsupportedError(
+                f"mlx-vlm's {names.kind} needs {end}, which the folder lacks",
+                hint="GGUF doesn't: --to gguf, and --mmproj for the towers",
+            )
 
 
 def _as_read(

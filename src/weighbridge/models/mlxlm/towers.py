@@ -98,6 +98,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     as_published: list[str] = []
     reordered: list[str] = []
     lacks: list[str] = []
+    needs: list[str] = []
     uncast: list[str] = []
     period: Mapping[str, int] = {}
     layer_types: Mapping[str, str] = {}
@@ -193,6 +194,7 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
     """The parsed towers.toml."""
 
     multimodal: list[str]
+    untied: list[str]
     computed: list[str]
     without: Mapping[str, Without]
     model: Mapping[str, TowerNames]
@@ -438,7 +440,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     for name, node in model.stored.items():
         if name in used or name.startswith(modules):
             continue
-        if names.head and name.startswith(names.head[1].removesuffix("weight")) and _is_tied(model):
+        if names.head and name.startswith(names.head[1].removesuffix("weight")) and ties_output(model) is not False:
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
         else:
             nodes[names.to_hf(name)] = as_node(names.in_hf(name, node, settings))
@@ -461,13 +463,13 @@ def _is_packed(model: OpenModel, name: str) -> bool:
     return f"{name.removesuffix('weight')}scales" in model.stored
 
 
-def _is_tied(model: OpenModel) -> bool:
-    """Whether the output is the embedding, which the class needs in both places."""
+def ties_output(model: OpenModel) -> bool | None:
+    """Whether config.json, or the default of its class, takes the embedding for the output; None if neither says."""
     text = value_at(model.config, text_path(model))
     stated = text.get("tie_word_embeddings", model.config.get("tie_word_embeddings"))
     if stated is None and model.described:
         stated = model.family.effective(model.config).get("tie_word_embeddings")
-    return stated is not False
+    return stated if isinstance(stated, bool) else None
 
 
 def _replaced(name: str, prefixes: list[tuple[str, str]]) -> str:
