@@ -28,6 +28,7 @@ from tests.models.mlx_vlm_cases import (
     recorded,
     respelled,
     summary,
+    with_output,
 )
 from tests.models.projector_cases import golden, weights, write_folder
 
@@ -69,6 +70,33 @@ def test_each_module_of_mlx_vlm_has_a_row_or_a_reason() -> None:
     assert written | {*listed} == {*recorded_modules["modules"]}
 
 
+def test_the_reason_is_given_for_a_model_type_of_another_name_than_its_module() -> None:
+    kinds = {kind: module for group in table().without.values() for kind, module in group.kinds.items()}
+    assert kinds == json.loads(MODULES.read_text("utf-8"))["without"]
+    for kind, module in kinds.items():
+        assert table().reason(kind) == table().reason(module) != ""
+
+
+def test_classes_with_an_output_of_their_own_are_those_of_mlx_vlm() -> None:
+    assert table().untied == json.loads(MODULES.read_text("utf-8"))["untied"]
+
+
+#: Kind -> a model of it whose output is tied to the embedding and stored all the same.
+WITH_OUTPUT = {TYPES[name]: tied for name in ALL if (tied := with_output(name)) is not None}
+
+
+@pytest.mark.parametrize("kind", WITH_OUTPUT)
+def test_an_output_that_is_tied_and_stored_is_left_out_unless_the_class_has_one(kind: str, tmp_path: Path) -> None:
+    """mlx-vlm loads these folders, and most of those with both not at all (`record_mlx_vlm`)."""
+    found, row = WITH_OUTPUT[kind], table().model[kind]
+    output = {mlx for name in found["names"] if (mlx := row.to_mlx(name)).endswith("lm_head.weight")}
+    with wb.plan_convert(write_folder(found, tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        listed = {str(loss.tensor) for loss in plan.losses if "left out" in loss.message} & output
+        plan.run()
+    written = output & tensors(tmp_path / "out").keys()
+    assert (listed, written) == ((set(), output) if row.head or kind in table().untied else (output, set()))
+
+
 @pytest.mark.parametrize(("name", "form"), RECORDED)
 def test_tensors_are_those_of_mlx_vlm(name: str, form: str, tmp_path: Path) -> None:
     folder = write_folder(case(name), tmp_path / "m")
@@ -95,12 +123,14 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
         before = {row.to_hf(row.to_mlx(tensor)): array for tensor, array in before.items()}
     assert after.keys() == before.keys() - dropped
     for tensor, array in after.items():
-        expected = before[tensor]
+        expected = before[tensor].astype(np.float16) if row.half else before[tensor]
         assert expected.shape == array.shape, tensor
         if sides := row.cut_sides(row.to_mlx(tensor), case(name)["config"]["text_config"] if row.cut else {}):
             expected = np.where(np.arange(sides[1]) < sides[0], expected, np.float32(0))
         if row.to_mlx(tensor).endswith(tuple(row.one_added)):
             expected = expected + np.float32(1) - np.float32(1)
+        if any(row.to_mlx(tensor).endswith(end) for norm in row.weight_norms for end in norm.hf):
+            continue  # another pair
         steps = 4 if row.modes else 7  # of 16 steps, half a step; of a 4-bit float up to a quarter of the largest
         bound = np.abs(expected).max() / steps if form == "quantized" else 0
         assert np.abs(array - expected).max() <= bound, tensor
@@ -248,6 +278,16 @@ def test_the_class_gets_the_period_of_full_attention(name: str, tmp_path: Path) 
         convert(write_folder(found, tmp_path / "other"), tmp_path / "refused")
 
 
+def test_the_period_of_a_language_model_without_a_family(tmp_path: Path) -> None:
+    found = respelled("minicpm-v-4.7")
+    del found["config"]["text_config"]["full_attention_interval"]
+    out = convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert json.loads((out / "config.json").read_text())["text_config"]["full_attention_interval"] == 2
+    found["config"]["text_config"]["layer_types"].reverse()
+    with pytest.raises(UnsupportedError, match="full_attention in every n-th layer"):
+        convert(write_folder(found, tmp_path / "other"), tmp_path / "refused")
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.text or row.vision])
 def test_a_key_that_no_spelling_has_is_listed(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)
@@ -354,15 +394,15 @@ def test_a_damaged_whole_of_mlx_vlm_is_an_error(name: str, tensor: str, shape: l
     assert not (tmp_path / "back").exists()
 
 
-#: Cases with single experts, which transformers can save as stacks, too.
-STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe")
+#: Cases with single experts or stacks of them: transformers can save the other form.
+STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe", "minicpm-v-4.7-moe")
 
 
 #: Fields of a row whose single entries change what is written, and the form in which each shows.
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
           "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
-          "heads": "plain", "packed": "plain", "groups": "plain", "transposed": "plain", "int32": "plain",
-          "as_published": "plain"}  # fmt: skip
+          "heads": "plain", "packed": "plain", "groups": "plain", "weight_norms": "plain", "transposed": "plain",
+          "int32": "plain", "as_published": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
@@ -374,8 +414,14 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
         for entry in entries:
             rest = [] if field == "head" else [other for other in entries if other is not entry]
             yield form, msgspec.structs.replace(row, **{field: rest})
-    if any(dropped.kept for dropped in row.unread):
-        yield "plain", msgspec.structs.replace(row, unread=[msgspec.structs.replace(d, kept=[]) for d in row.unread])
+    if row.half:
+        yield "plain", msgspec.structs.replace(row, half=False)
+    for dropped in row.unread:
+        if dropped.tied:
+            always = [msgspec.structs.replace(e, tied=e.tied and e is not dropped) for e in row.unread]
+            yield "plain", msgspec.structs.replace(row, unread=always)
+    if any(each.kept for each in row.unread):
+        yield "plain", msgspec.structs.replace(row, unread=[msgspec.structs.replace(e, kept=[]) for e in row.unread])
     for mode, parts in row.modes.items():
         for part in parts:
             rest = [other for other in parts if other != part]
@@ -401,6 +447,12 @@ def spellings(name: str, at: Path) -> list[Path]:
             )
             named[f"{start}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in zip(gate, up, strict=True)])
             named[f"{start}.down_proj"] = np.stack(down)
+        for start in {tensor.removesuffix(".gate_up_proj") for tensor in case(name)["names"] if "gate_up" in tensor}:
+            for n, both in enumerate(named.pop(f"{start}.gate_up_proj")):
+                halves = np.split(both, 2)
+                named |= {f"{start}.{n}.{p}_proj.weight": x.copy() for p, x in zip(("gate", "up"), halves, strict=True)}
+            for n, last in enumerate(named.pop(f"{start}.down_proj")):
+                named[f"{start}.{n}.down_proj.weight"] = last.copy()
         folders.append(write_folder(found, at / f"{name}-stacked"))
         save_file(named, folders[-1] / "model.safetensors", {"format": "pt"})
     return folders
@@ -504,6 +556,48 @@ def test_a_folder_without_a_tensor_that_the_class_needs_is_refused(kind: str, tm
     with pytest.raises(UnsupportedError, match=r"mlx-vlm's \S+ needs \S*vision_model\.head\.probe, which"):
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_lengths_and_directions_come_back_as_a_pair_with_their_product(dtype: str, tmp_path: Path) -> None:
+    source = write_folder(case("minicpm-o"), tmp_path / "m")
+    wb.convert(source, tmp_path / "s", dtype=dtype)
+    start, rows = "tts.head_code.0.parametrizations.weight.original", []
+    with wb.plan_convert(tmp_path / "s", tmp_path / "out", to="mlx", towers=True) as plan:
+        assert [loss.tensor for loss in plan.losses if "the same product" in loss.message] == [f"{start}1"]
+        plan.run()
+    wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+    for folder in (tmp_path / "s", tmp_path / "back"):
+        model = wb.open(folder)
+        lengths, directions = (np.asarray(model[f"{start}{n}"].numpy(), np.float64) for n in (0, 1))
+        rows.append(directions * lengths / np.linalg.norm(directions, axis=1, keepdims=True))
+        assert lengths.shape == (8, 1)
+    assert np.abs(rows[0] - rows[1]).max() < (1e-7 if dtype == "f32" else 1e-2)
+
+
+@pytest.mark.parametrize("shape", [[7, 1], [8, 2]])
+def test_lengths_of_other_rows_are_an_error(shape: list[int], tmp_path: Path) -> None:
+    found = case("minicpm-o")
+    found["names"]["tts.head_code.0.parametrizations.weight.original0"] = shape
+    with pytest.raises(FormatError, match="expected a length for each row"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["molmo2", "molmo-point"])
+def test_an_output_in_two_tensors_is_not_tied(name: str, tmp_path: Path) -> None:
+    source = write_folder(case(name), tmp_path / "m")
+    config = json.loads((convert(source, tmp_path / "out") / "config.json").read_text())
+    assert config["text_config"] == case(name)["config"]["text_config"]
+
+
+def test_values_beyond_half_precision_are_counted_and_listed(tmp_path: Path) -> None:
+    source = write_folder(case("molmo-point"), tmp_path / "m")
+    stored, name = load_file(source / "model.safetensors"), "model.transformer.ln_f.weight"
+    stored[name][:2] = 1e5
+    save_file(stored, source / "model.safetensors", {"format": "pt"})
+    with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True, dtype="bf16") as plan:
+        assert [loss.effect for loss in plan.losses if "are rounded to F16" in loss.message] == ["results"]
+        assert plan.run().overflow == {"lm.model.ln_f.weight": 2}
 
 
 def test_groups_that_do_not_divide_a_matrix_are_an_error(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.models.mlx_vlm_configs import CONFIGS
 from tests.models.projector_cases import PREPROCESSOR, golden
 
 from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.mlxlm.towers import tower_names
 
 #: Tensors and their shapes.
 Names: TypeAlias = dict[str, list[int]]
@@ -459,7 +460,8 @@ RESPELLED: Final = (
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
-    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "locate-anything", "llm-jp-vl", "diffusion-gemma",
+    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe",
+    "locate-anything", "llm-jp-vl", "diffusion-gemma",
 )  # fmt: skip
 
 
@@ -502,7 +504,7 @@ def respelled(name: str) -> dict[str, Any]:
 ALL: Final = (*CASES, *CONFIGS)
 #: Cases with tensors that keep their type if another is requested, and one without.
 CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "minimax-m3", "deepseek-v4-vision", "smolvlm",
-               "kimi-k3", "mimo-v2.5")  # fmt: skip
+               "kimi-k3", "mimo-v2.5", "minicpm-v-4.7", "molmo-point")  # fmt: skip
 #: Case and form.
 RECORDED: Final = [(name, form) for name in ALL for form in FORMS if form != "bfloat16" or name in CAST]
 
@@ -530,15 +532,46 @@ DROPPED: Final[dict[str, Names]] = {
         "model.encoder.language_model.norm.weight": [64],
         "model.encoder.language_model.layers.0.router.scale": [64],
     },
+    "moondream3": {"model.region.size_encoder.bias": [64]},
+    "fastvlm": {
+        "lm_head.weight": [32, 64],
+        "model.vision_tower.vision_tower.model.conv_exp.bn.num_batches_tracked": [1],
+    },
 }
 
 
+#: Parts of names of tensors that MLX computes in another order, so that the last bits differ.
+NEAR: Final = ".head_code."
+
+
+def with_output(name: str) -> dict[str, Any] | None:
+    """A case whose config ties the output to the embedding, and whose folder has both; None without these names."""
+    found = case(name)
+    row, config, names = tower_names(found["config"]), found["config"], found["names"]
+    assert row is not None
+    embedding, usual = (row.to_hf(f"language_model.{end}.weight") for end in ("model.embed_tokens", "lm_head"))
+    if usual.startswith("language_model.") and not embedding.startswith("language_model."):
+        usual = "lm_head.weight"
+    ends = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
+    stored = (n for n in names if row.to_mlx(n) == "lm_head.weight" or row.to_mlx(n).endswith(ends))
+    output = next(stored, usual)
+    if output not in names and embedding not in names:
+        return None
+    names.setdefault(output, names.get(embedding))
+    if not row.text_keys:
+        for part in ("text_config", "llm_config", "language_config"):
+            if part in config:
+                config[part]["tie_word_embeddings"] = True
+    return {**found, "config": {**config, "tie_word_embeddings": True}}
+
+
 def summary(tensors: dict[str, np.ndarray]) -> dict[str, str]:
-    """Type, shape and checksum of each tensor."""
-    return {
-        name: f"{array.dtype.str[1:]} {'x'.join(map(str, array.shape))} {crc32(array.tobytes()):08x}"
-        for name, array in sorted(tensors.items())
-    }
+    """Type, shape and checksum of each tensor; if the last bits may differ, the checksum without them."""
+    out = {}
+    for name, array in sorted(tensors.items()):
+        kept = (array.view(np.uint32) + 0x8000) >> 16 if NEAR in name and array.dtype == np.float32 else array
+        out[name] = f"{array.dtype.str[1:]} {'x'.join(map(str, array.shape))} {crc32(kept.tobytes()):08x}"
+    return out
 
 
 def recorded() -> dict[str, dict[str, dict[str, str]]]:

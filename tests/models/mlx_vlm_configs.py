@@ -254,7 +254,7 @@ CONFIGS["diffusion-gemma"] = {
         **{key: value for key, value in _TEXT.items() if key != "rope_theta"}, "model_type": "diffusion_gemma_text",
         "num_hidden_layers": 2, "head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1,
         "layer_types": ["sliding_attention", "full_attention"], "num_experts": 2, "top_k_experts": 1,
-        "moe_intermediate_size": 32, "tie_word_embeddings": True,
+        "moe_intermediate_size": 32,
     },
     "vision_config": {
         "model_type": "gemma4_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
@@ -271,4 +271,59 @@ CONFIGS["falcon-perception"] = {
     **CONFIGS["falcon-ocr"], "architectures": ["FalconPerceptionForSegmentation"], "model_type": "falcon_perception",
     "coord_enc_dim": 64, "coord_dec_dim": 64, "coord_out_dim": 32, "size_enc_dim": 64, "size_dec_dim": 64,
     "size_out_dim": 32, "do_segmentation": True, "segm_out_dim": 16, "num_segm_layers": 2,
+}  # fmt: skip
+CONFIGS["minicpm-v-4.7"] = {
+    "architectures": ["MiniCPMV4_7ForConditionalGeneration"], "model_type": "minicpmv4_7", "insert_layer_id": 1,
+    "image_size": 448, "patch_size": 14, "tie_word_embeddings": False,
+    "text_config": {
+        **_TEXT, "model_type": "qwen3_5_text", "num_hidden_layers": 2, "head_dim": 16, "tie_word_embeddings": False,
+        "layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2,
+        "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+        "rope_parameters": {
+            "rope_theta": 1e4, "rope_type": "default", "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25,
+        },
+    },
+    "vision_config": {**_TOWER, "model_type": "minicpmv4_7_vision", "insert_layer_id": 1},
+}  # fmt: skip
+CONFIGS["minicpm-v-4.7-moe"] = _with(
+    CONFIGS["minicpm-v-4.7"],
+    text_config={
+        "model_type": "qwen3_5_moe_text", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64, "linear_conv_kernel_dim": 4, "max_position_embeddings": 256,
+    },
+)  # fmt: skip
+CONFIGS["moondream3"] = {
+    "architectures": ["HfMoondream"], "model_type": "moondream3",
+    "text_config": {
+        **_EVEN, "num_hidden_layers": 2, "head_dim": 16, "rope_dim": 8, "num_experts": 2, "num_experts_per_tok": 1,
+        "moe_intermediate_size": 32, "moe_start_layer": 1,
+    },
+    "vision_config": {**_TOWER, "num_hidden_layers": 1, "crop_size": 56, "proj_inner_dim": 96, "proj_out_dim": 64},
+}  # fmt: skip
+CONFIGS["molmo-point"] = {
+    **CONFIGS["molmo2"], "architectures": ["MolmoPointForConditionalGeneration"], "model_type": "molmo_point",
+    "patch_embed_dim": 32,
+}  # fmt: skip
+CONFIGS["molmo-point"] |= {
+    "adapter_config": {**CONFIGS["molmo2"]["adapter_config"], "positional_embeddings": 9},
+    "vision_config": CONFIGS["molmo2"]["vit_config"],  # mlx-vlm's loader replaces the tower's settings by these
+}  # fmt: skip
+CONFIGS["fastvlm"] = {
+    **_TEXT, "architectures": ["LlavaQwen2ForCausalLM"], "model_type": "llava_qwen2", "mm_hidden_size": 128,
+    "mm_projector_type": "mlp2x_gelu",
+}  # fmt: skip
+CONFIGS["fastvlm-untied"] = {**CONFIGS["fastvlm"], "tie_word_embeddings": False}
+CONFIGS["minicpm-o"] = {
+    **_TEXT, "architectures": ["MiniCPMO"], "model_type": "minicpmo", "head_dim": 16, "max_position_embeddings": 256,
+    "tie_word_embeddings": False, "query_num": 8,
+    "vision_config": {**_TOWER, "model_type": "siglip_vision_model"},
+    "audio_config": {
+        "model_type": "whisper", "d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 128, "num_mel_bins": 16, "max_source_positions": 64,
+    },
+    "tts_config": {
+        "model_type": "minicpmtts", "llm_dim": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "num_hidden_layers": 1, "num_audio_tokens": 8, "num_text_tokens": 32,
+        "backbone_vocab_size": 32,
+    },
 }  # fmt: skip

@@ -29,6 +29,7 @@ from mlx_vlm.models.deepseekocr.config import SAMViTConfig
 from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
 from mlx_vlm.models.deepseekocr_2 import vision as deepseekocr_2_vision
 from mlx_vlm.models.falcon_perception import falcon_perception as perception
+from mlx_vlm.models.fastvlm.config import VisionConfig as FastViT
 from mlx_vlm.models.gemma3n import vision
 from mlx_vlm.models.granite4_vision import downsampling
 from mlx_vlm.models.paddleocr_vl import vision as paddleocr
@@ -45,6 +46,7 @@ from mlx_vlm.utils import (
 )
 from safetensors.numpy import load_file, save_file
 from tests.models.mlx_vlm_cases import (
+    ALL,
     DROPPED,
     FORMS,
     GEMMA3N_DIVISOR,
@@ -52,6 +54,7 @@ from tests.models.mlx_vlm_cases import (
     GROUP,
     MODULES,
     NAMES,
+    NEAR,
     RECORDED,
     RESPELLED,
     SAM,
@@ -59,6 +62,7 @@ from tests.models.mlx_vlm_cases import (
     recorded,
     respelled,
     summary,
+    with_output,
 )
 from tests.models.mlx_vlm_configs import CONFIGS
 from tests.models.projector_cases import write_folder
@@ -108,8 +112,9 @@ def _narrow_clip(class_: Any) -> Any:
 
 
 def _narrow_towers() -> None:
-    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL and Phi-3 Vision, which no config sets."""
+    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL, Phi-3 Vision and FastVLM, which no config sets."""
     _narrow_ocr()
+    FastViT.layers, FastViT.embed_dims, FastViT.mlp_ratios = [1] * 5, [16, 16, 32, 32, 64], [2] * 5
     qformer = downsampling.QFormerConfig
     downsampling.QFormerConfig = lambda **given: qformer(**{**given, "intermediate_size": 96})
     upsampler = perception.AnyUp
@@ -199,8 +204,8 @@ def check_reordered(source: Path, folder: Path, model: Any) -> None:
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
 REMOTE = ("florence2", "molmo2")
-#: Kinds whose class in transformers 5 has the names of published folders.
-AS_PUBLISHED = ("idefics2", "diffusion_gemma")
+#: Kinds whose folders were published under the names of transformers 5.
+NEWER = ("idefics2", "minicpmv4_7", "diffusion_gemma")
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
@@ -243,8 +248,8 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
         return {_thinker(name): shape for name, shape in whole.items()}
     tied = config["text_config"]["model_type"] in ("gemma", "cohere2", "granite")
     out = {}
-    if config["model_type"] in AS_PUBLISHED:
-        copies = model.all_tied_weights_keys if config["text_config"].get("tie_word_embeddings") else {}
+    if config["model_type"] in NEWER:
+        copies = model.all_tied_weights_keys if config["text_config"].get("tie_word_embeddings", True) else {}
         return {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in copies}
     for name, tensor in model.state_dict().items():
         start = next(start for start in (*_PUBLISHED, "") if name.startswith(start))
@@ -308,7 +313,42 @@ def check_own_rules(folder: Path) -> None:
 def modules() -> dict[str, Any]:
     """The modules of mlx_vlm/models, and those of our model types."""
     folders = [path.parent.name for path in Path(mlx_vlm.models.__path__[0]).glob("*/__init__.py")]
-    return {"modules": sorted(folders), "of": {kind: get_model_type({"model_type": kind}) for kind in table().model}}
+    left = [kind for group in table().without.values() for kind in group.kinds]
+    types = {
+        field: {kind: get_model_type({"model_type": kind}) for kind in kinds}
+        for field, kinds in (("of", table().model), ("without", left))
+    }
+    return {"modules": sorted(folders), **types}
+
+
+def _equal(name: str, one: mx.array, other: mx.array) -> bool:
+    return bool(mx.allclose(one, other, rtol=1e-6)) if NEAR in name else bool(mx.array_equal(one, other))
+
+
+def untied() -> list[str]:
+    """The model types whose class has an output of its own even if config.json ties it to the embedding."""
+    kinds: dict[str, bool] = {}
+    for name in ALL:
+        found = with_output(name)
+        kind = tower_names(case(name)["config"])
+        if kind is None or kind.kind in kinds or kind.head or found is None:
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            folder = write_folder(found, Path(place, "m"))
+            named_for_mlx_vlm(folder)
+            try:
+                model = load_model(folder)
+            except (TypeError, ValueError) as error:
+                kinds[kind.kind] = False
+                print(f"{name}, tied: {str(error).splitlines()[0]}")
+            else:
+                names = (key for key, _ in tree_flatten(model.parameters()))
+                kinds[kind.kind] = any(key.endswith("lm_head.weight") for key in names)
+            ours = Path(place, "ours")
+            wb.convert(folder, ours, to="mlx", towers=True)
+            read = [key for key, _ in tree_flatten(load_model(ours).parameters())]
+            assert any(key.endswith("lm_head.weight") for key in read) == kinds[kind.kind], kind.kind
+    return sorted(kind for kind, has in kinds.items() if has)
 
 
 def main(check: bool, only: list[str]) -> None:
@@ -329,7 +369,7 @@ def main(check: bool, only: list[str]) -> None:
             wb.convert(folder, ours, to="mlx", towers=True, **FORMS[form])
             read, made = (dict(tree_flatten(m.parameters())) for m in (load_model(ours), model))
             assert read.keys() == made.keys(), (name, form)
-            assert all(mx.array_equal(read[key], made[key]) for key in made), (name, form)
+            assert all(_equal(key, read[key], made[key]) for key in made), (name, form)
             print(name, form, len(made), "parameters: loaded, equal")
             if model.config.model_type in REORDERED:
                 record[name][form] = summary(
@@ -357,11 +397,13 @@ def main(check: bool, only: list[str]) -> None:
             expected = dict(tree_flatten(load_model(Path(place, f"{name}-plain")).parameters()))
             assert all(mx.array_equal(read[key], expected[key]) for key in expected), name
             print(name, "with the config of transformers 5: loaded, equal")
+    of_folders = json.loads(MODULES.read_text("utf-8"))
+    outputs = {"untied": of_folders["untied"] if only else untied()}
     if check:
-        assert modules() == json.loads(MODULES.read_text("utf-8"))
+        assert modules() | outputs == of_folders
         assert record == {name: forms for name, forms in recorded().items() if name in record}
     else:
-        MODULES.write_text(json.dumps(modules(), indent=0) + "\n")
+        MODULES.write_text(json.dumps(modules() | outputs, indent=0) + "\n")
         for name, forms in record.items():
             (GOLDEN / f"{name}.json").write_text(json.dumps(forms, indent=0, separators=(",", ":")) + "\n")
 

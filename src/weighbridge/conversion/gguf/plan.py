@@ -65,20 +65,35 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return diffusion.to_gguf(model, model.diffusion, options)
     if model.format == "ggml":
         return _from_ggml(model, options)
+    if not options.draft:
+        return _from_folder(model, options, towers or options)
+    from weighbridge.conversion.gguf import drafts  # late: few models are drafts
+
+    inner, target = drafts.inside(model, options)
+    draft = _from_folder(inner, options, options, target)
+    count = plural(len(model.index) - len(inner.index), "tensor")
+    draft.losses.insert(0, Loss(f"left out, as asked: {count} of its target; wb convert SRC DST.gguf writes it"))
+    return draft
+
+
+def _from_folder(
+    model: OpenModel, options: GgufOptions, towers: GgufFileOptions, target: OpenModel | None = None
+) -> PlanBuilder:
+    """Plans a GGUF of a model folder. `target`: the model that it drafts for, if it is open."""
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
     seeing = decision.of_class(model, decides := decision_of(model))
     model = decision.with_head(seeing, decides)
-    family, target = model.family, None
-    if options.target_model is not None or family.document.draft is not None:
+    family = model.family
+    if target is None and (options.target_model is not None or family.document.draft is not None):
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
 
         model, target = drafts.with_target(model, options.target_model)
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
-    written = _add_projector(seeing, draft, towers or options) if options.with_mmproj else ()
-    list_unnamed(model, draft, written, _mmproj_hint)
+    written = _add_projector(seeing, draft, towers) if options.with_mmproj else ()
+    list_unnamed(model, draft, written, _hint_for_part)
     draft.losses += [*one_way_losses(model.resolved), *without_place(model)]
     if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
         draft.losses += _differently_computed(model, computed)
@@ -158,8 +173,13 @@ def _from_ggml(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     return draft
 
 
-def _mmproj_hint(model: OpenModel) -> str:
-    """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
+def _hint_for_part(model: OpenModel, start: str) -> str:
+    """The command that writes the part of a model whose names begin with `start`, for a loss: its draft model, or the
+    towers; "" if no table has its class."""
+    from weighbridge.models.inner_draft import inner_draft  # late: few models have other parts
+
+    if (entry := inner_draft(model)) is not None and start == entry.prefix:
+        return "; wb convert SRC DST.gguf --draft writes it"
     if (projector := projector_of_hf(model.config)) is None:
         return ""
     if lacks_encoder(projector, model.index.by_name):

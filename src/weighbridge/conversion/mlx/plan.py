@@ -142,7 +142,7 @@ def refuse_unsupported(model: OpenModel) -> None:
         )
 
 
-def _towers_hint(model: OpenModel) -> str:
+def _towers_hint(model: OpenModel, start: str) -> str:
     return "; wb convert SRC DST --to mlx --towers writes it, for mlx-vlm" if tower_names(model.config) else ""
 
 

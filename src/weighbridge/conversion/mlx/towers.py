@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.words import plural
 from weighbridge.conversion.mlx.plan import (
     EIGHT_BITS,
     MlxQuantization,
@@ -24,7 +25,7 @@ from weighbridge.conversion.mlx.plan import (
     weight_dtype,
 )
 from weighbridge.conversion.options import MlxTowersOptions
-from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
@@ -69,18 +70,23 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
+    draft.losses += [
+        Loss("multiplied by the lengths of its rows: comes back as another pair with the same product", name)
+        for name in map(names.to_mlx, model.logical)
+        if any(row.is_pair(name) for row in names.weight_norms)
+    ]
     tensors = mlx_tensors(names, model.logical, text, turned)
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
     _refuse_incomplete(names, tensors)
-    if names.kind not in table().untied and ties_output(model) is True:
+    if not names.head and names.kind not in table().untied and ties_output(model) is True:
         for name in [name for name in tensors if name == "lm_head.weight" or name.endswith(_OUTPUTS)]:
             del tensors[name]
-            draft.losses.append(Loss("left out: mlx-vlm's class uses the embedding (tie_word_embeddings)", name))
+            draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it: its output is the embedding", name))
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
-    settings, missing = config_of_mlx_vlm(model, names, any(name.endswith("lm_head.weight") for name in draft.tensors))
+    settings, missing = config_of_mlx_vlm(model, names, any(".lm_head." in f".{name}" for name in draft.tensors))
     draft.losses += [
         Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
         for key in missing
@@ -136,8 +142,11 @@ def _add_tensors(
     """Adds the stored tensors, and returns the quantization of modules. Raises UnsupportedError for a stack of experts
     that the table doesn't name."""
     modules: dict[str, MlxQuantization] = {}
+    halved = 0
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
+        if names.half and node.spec.dtype is F32:
+            node, dtype, halved = cast_to(name, node, F16, draft), dtype or F16, halved + 1
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
         placed = name.endswith((*names.channels_last, *names.transposed)) or name.startswith(tuple(names.as_published))
         known = stack or placed or not table().quantizes(name)
@@ -154,6 +163,9 @@ def _add_tensors(
             draft.tensors[name] = plain(name, node, dtype, draft)
             continue
         draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
+    if halved:
+        rounded = f"{plural(halved, 'tensor')} of F32 {'is' if halved == 1 else 'are'} rounded to F16"
+        draft.losses.append(Loss(f"{rounded}, as mlx-vlm's class reads them", effect="results"))
     return modules
 
 

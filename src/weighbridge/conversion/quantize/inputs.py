@@ -201,7 +201,7 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None)
             add_stored_projector(model, draft, GgufOptions(name=options.name, align=options.align))
         return draft
     file = {name: getattr(options, name) for name in ("name", "align")}
-    text = {name: getattr(options, name) for name in ("pre", "target_model", "tokenizer", "with_mmproj")}
+    text = {name: getattr(options, name) for name in ("pre", "target_model", "draft", "tokenizer", "with_mmproj")}
     if model.diffusion is not None and model.diffusion.denoises:
         return pictures.plan(model, model.diffusion, GgufOptions(**file, **text), None, unrounded=ftype is not None)
     # the type of all matrices, so that nothing is rounded twice, or F32

@@ -240,7 +240,35 @@ class GroupedRows(Struct, frozen=True, forbid_unknown_fields=True):
         return [reshape(node, (node.spec.rows, node.spec.shape[-1]))]
 
 
-Parted: TypeAlias = JoinedRows | FusedHeads | SplitHeads | PackedExperts | GroupedRows
+class WeightNorm(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lengths and directions of a matrix's rows (torch's weight_norm), which the class multiplies; towers.toml
+    documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import rescale_rows, reshape  # late: numpy
+
+        lengths, directions = parts
+        if len(directions.spec.shape) != 2 or lengths.spec.elements != directions.spec.rows:
+            raise FormatError(f"{name} has the shape {list(lengths.spec.shape)}, expected a length for each row")
+        return [rescale_rows(directions, reshape(lengths, (directions.spec.rows, 1)))]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, cast  # late: numpy
+        from weighbridge.tensors.nodes.reduced import row_lengths  # late: numpy
+
+        matrix = as_node(parts[0])
+        return [cast(row_lengths(matrix), matrix.spec.dtype), matrix]
+
+    def is_pair(self, name: str) -> bool:
+        """Whether a name of mlx-vlm's is that of directions."""
+        return name.startswith(self.within) and name.endswith(self.hf[1])
+
+
+Parted: TypeAlias = JoinedRows | FusedHeads | SplitHeads | PackedExperts | GroupedRows | WeightNorm
 
 
 def with_joins(

@@ -91,8 +91,9 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
     generation = model.json("generation_config.json") or {}
     if config.get("eos_token_id") is None and generation.get("eos_token_id") is not None:
         config["eos_token_id"] = generation["eos_token_id"]
-    if names.period and model.described:
-        config = with_period(config, path, model.family.effective(model.config).get("layer_types"), names.period)
+    if names.period:
+        settings = model.family.effective(model.config) if model.described else value_at(config, path)
+        config = with_period(config, path, settings.get("layer_types"), names.period)
     if names.layer_types and path and isinstance(kinds := value_at(config, path).get("layer_types"), list):
         renamed = [names.layer_types.get(kind, kind) for kind in kinds]
         config = with_part(config, path, {**value_at(config, path), "layer_types": renamed})

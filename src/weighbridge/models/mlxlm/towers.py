@@ -30,6 +30,7 @@ from weighbridge.models.mlxlm.joins import (
     PackedExperts,
     Parted,
     SplitHeads,
+    WeightNorm,
     with_joins,
     without_joins,
 )
@@ -53,10 +54,13 @@ class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
     parts: list[str]
     layers: list[str] = []
     kept: list[str] = []
+    tied: bool = False
 
     def has(self, name: str, config: Mapping[str, Any]) -> bool:
         """Whether these are the tensors that a name of mlx-vlm's belongs to. `config`: of the language model."""
         if not any(part in name for part in self.parts) or name.endswith(tuple(self.kept)):
+            return False
+        if self.tied and config.get("tie_word_embeddings") is False:
             return False
         counts = [count for key in self.layers if isinstance(count := config.get(key), int)]
         layer = _LAYER.match(name)
@@ -85,6 +89,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     fused: list[FusedHeads] = []
     packed: list[PackedExperts] = []
     groups: list[GroupedRows] = []
+    weight_norms: list[WeightNorm] = []
     int32: list[str] = []
     cut: Mapping[str, tuple[str, str]] = {}
     flattened: Mapping[str, list[int | str]] = {}
@@ -110,11 +115,12 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     reads: list[str] = []
     requires: list[str] = []
     fixed: Mapping[str, int] = {}
+    half: bool = False
 
     @property
     def parted(self) -> list[Parted]:
         """Matrices that the class joins or splits."""
-        return [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups]
+        return [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups, *self.weight_norms]
 
     def has_tower(self, config: Mapping[str, Any]) -> bool:
         """Whether the class supports the type of the config's tower, if it states one."""
@@ -188,6 +194,7 @@ class Without(Struct, frozen=True, forbid_unknown_fields=True):
 
     why: str
     modules: list[str]
+    kinds: Mapping[str, str] = {}
 
 
 class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,7 +208,8 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     def reason(self, kind: str) -> str:
         """Why no row has a model type; empty if mlx-vlm has no module of its name, either."""
-        return next((group.why for group in self.without.values() if module_name(kind) in group.modules), "")
+        groups = self.without.values()
+        return next((group.why for group in groups if group.kinds.get(kind, module_name(kind)) in group.modules), "")
 
     def quantizes(self, name: str) -> bool:
         """Whether mlx-vlm quantizes the matrix of this name, if its rows are whole groups."""
@@ -438,7 +446,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     used |= {*whole, *turned}
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
-        if name in used or name.startswith(modules):
+        if name in used or (name.startswith(modules) and name not in model.logical):
             continue
         if names.head and name.startswith(names.head[1].removesuffix("weight")) and ties_output(model) is not False:
             copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))

@@ -1,0 +1,68 @@
+"""The draft model inside a folder of its target, such as DSpark in DeepSeek V4's, seen as a model of its own.
+
+Its tensors have a prefix and the number of a block. Those that only one block has are in whichever block was saved with
+them; conversion/deepseek.py `DeepseekV4DSparkModel` (llama.cpp b11549) reads them from any.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.limits import LAYERS
+from weighbridge.models.arch.registry import families_of_class
+from weighbridge.models.arch.tables.schema import InnerDraftEntry
+from weighbridge.models.model import OpenModel
+from weighbridge.models.transform.base import with_entries
+
+_CONFIG: Final = "config.json"
+_NUMBER: Final = re.compile("[0-9]{1,5}")
+_ENDS: Final = (".weight", ".scale")  # of a matrix, and of the scales of its codes
+
+
+def inner_draft(model: OpenModel) -> InnerDraftEntry | None:
+    """The table's entry for the draft model in the folder; None if it has none."""
+    if model.format in ("gguf", "ggml") or not model.described:
+        return None
+    entry = model.family.document.inner_draft
+    if entry is None or model.config.get(entry.key) is None:
+        return None
+    return entry if any(name.startswith(entry.prefix) for name in model.index.by_name) else None
+
+
+def draft_of(model: OpenModel) -> OpenModel:
+    """The draft model in a folder: its tensors under the names of its table, and a config of its class. Raises
+    UsageError if the folder has none, UnsupportedError for a tensor without the number of a block."""
+    if (entry := inner_draft(model)) is None:
+        known = model.family.architecture(model.config)
+        raise UsageError(
+            f"--draft doesn't apply to {known.name if known else model.family.name} in {model.place.path}: "
+            "it has no draft model",
+            hint="leave it out; a draft model with a folder of its own converts with --target-model",
+        )
+    entries = [e for e in model.index if e.name.startswith(entry.prefix)]
+    blocks = [e.name.removeprefix(entry.prefix).partition(".") for e in entries]
+    for e, (number, _, rest) in zip(entries, blocks, strict=True):
+        if not (rest and _NUMBER.fullmatch(number) and int(number) < LAYERS):
+            raise UnsupportedError(
+                f"{e.name} in {model.place.path} isn't called {entry.prefix}NUMBER.NAME",
+                hint="wb convert SRC DST.gguf converts the target",
+            )
+    count = 1 + max(int(number) for number, _, _ in blocks)
+    config = {**model.config, "architectures": [entry.architecture], "num_hidden_layers": count}
+    view = replace(model, texts={**model.texts, _CONFIG: json.dumps(config).encode()})
+    family = next(families_of_class(entry.architecture))
+    rests = [name.removeprefix(entry.prefix).partition(".") for name in family.names("hf", view.sizes)]
+    shared = Counter(map(_stem, (rest for _, _, rest in rests)))
+    home = {_stem(rest): number for number, _, rest in rests if shared[_stem(rest)] == 1}
+    names = (f"{entry.prefix}{home.get(_stem(rest), number)}.{rest}" for number, _, rest in blocks)
+    return with_entries(view, zip(entries, names, strict=True))
+
+
+def _stem(name: str) -> str:
+    """A name without the end that tells a matrix from its scales."""
+    return next((name.removesuffix(end) for end in _ENDS if name.endswith(end)), name)
