@@ -236,13 +236,12 @@ def path_of_text(
 ) -> tuple[str, ...]:
     """Returns the keys that lead to the object with any of `keys`; () if it is the whole config. `architecture`: the
     config's class, None for a model without a table."""
-    parts = TEXT_PARTS if architecture is None else (architecture.part or "text_config",)
-    paths = [tuple(part.split(".")) for part in parts]
-    path = next((path for path in paths if isinstance(value_at(config, path), Mapping)), None)
-    if path is None:
-        return ()
-    inner = value_at(config, path)
-    return path if any(key in inner for key in keys) or not any(key in config for key in keys) else ()
+    for part in TEXT_PARTS if architecture is None else (architecture.part or "text_config",):
+        path = tuple(part.split("."))
+        inner = value_at(config, path)
+        if isinstance(inner, Mapping):
+            return path if any(key in inner for key in keys) or not any(key in config for key in keys) else ()
+    return ()
 
 
 def with_part(config: Mapping[str, Any], path: Sequence[str], part: Mapping[str, Any]) -> dict[str, Any]:
