@@ -235,13 +235,13 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
     """mlx-vlm loads these folders (`record_mlx_vlm`)."""
     folder = write_folder(respelled(name), tmp_path / "m")
     with wb.plan_convert(folder, tmp_path / "out", to="mlx", towers=True) as plan:
-        assert not any("mlx-vlm's class reads" in str(loss) for loss in plan.losses)
+        assert not any("which mlx-vlm's class reads" in str(loss) for loss in plan.losses)
         plan.run()
     config, published = json.loads((tmp_path / "out" / "config.json").read_text()), case(name)["config"]
     row = table().model[TYPES[name]]
     for part, keys in ((part_of_text(config), row.text), ("vision_config", row.vision)):
         for key in keys:
-            first, _, inner = key.partition(".")
+            first, _, inner = key.removesuffix("!").partition(".")
             written, expected = config[part][first], published[part].get(first, {})
             if inner or isinstance(written, dict):
                 section = "xdrope_section" if name == "hunyuan-vl" else "mrope_section"
@@ -256,6 +256,10 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
         assert {key: before[key] for key in keys if not isinstance(before[key], dict)}.items() <= at.items()
     for part, accepted in (("text_config", row.text_keys), ("vision_config", row.vision_keys)):
         assert not accepted or set(config[part]) <= set(accepted)
+    if row.copied:
+        assert all(config[key] == published[place] for key, place in row.copied.items())
+        wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+        assert not {*row.copied} & {*json.loads((tmp_path / "back" / "config.json").read_text())}
     if row.layer_types:
         assert config["text_config"]["layer_types"] == published["text_config"]["layer_types"]
     if row.tower:
@@ -286,6 +290,11 @@ def test_the_period_of_a_language_model_without_a_family(tmp_path: Path) -> None
     found["config"]["text_config"]["layer_types"].reverse()
     with pytest.raises(UnsupportedError, match="full_attention in every n-th layer"):
         convert(write_folder(found, tmp_path / "other"), tmp_path / "refused")
+    found["config"]["text_config"]["layer_types"] = 2  # as if the config had none
+    assert (
+        "full_attention_interval"
+        not in (convert(write_folder(found, tmp_path / "n"), tmp_path / "none") / "config.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.text or row.vision])
@@ -362,15 +371,19 @@ DAMAGED = [
         "shape isn't that of the shared one",
     ),
     ("mimo-v2.5", "model.layers.1.self_attn.qkv_proj.weight", [183, 64], "expected 184 rows"),
+    ("inkling", "model.llm.layers.0.mlp.w13_dn.weight", [191, 64], "an even number of rows"),
+    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w13_weight", [3, 64, 64], "has 3 experts"),
+    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w2_weight", [3, 64, 32], "has 3 experts"),
+    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w2_weight", [64, 32], "no stack of experts"),
 ]
 
 
 @pytest.mark.parametrize(("name", "tensor", "shape", "words"), DAMAGED)
 def test_a_part_of_another_shape_is_an_error(name: str, tensor: str, shape: list[int], words: str) -> None:
     row, found = table().model[TYPES[name]], weights(case(name)["names"] | {tensor: shape})
-    nodes = {n: const(array, F32) for n, array in found.items()}
+    nodes, config = {n: const(array, F32) for n, array in found.items()}, case(name)["config"]
     with pytest.raises(FormatError, match=words):
-        towers.mlx_tensors(row, nodes, case(name)["config"], turned=False)
+        towers.mlx_tensors(row, nodes, config.get("text_config", config), turned=False)
 
 
 WHOLE = [
@@ -379,6 +392,10 @@ WHOLE = [
     ("glm-5.3", "language_model.model.layers.0.self_attn.fbg_a_proj.weight", [20, 64]),
     ("minimax-m3", "language_model.model.layers.1.block_sparse_moe.switch_mlp.gate_up_proj.weight", [3, 63, 64]),
     ("mimo-v2.5", "vision_tower.patch_embed.proj.weight", [64, 1175]),
+    ("inkling", "language_model.model.layers.1.mlp.shared_experts.gate_proj.weight", [63, 64]),
+    ("inkling", "language_model.model.layers.1.mlp.shared_experts.down_proj.weight", [64, 63]),
+    ("inkling", "language_model.model.layers.1.self_attn.qkvr_proj.weight", [190, 64]),
+    ("inkling", "language_model.model.layers.1.self_attn.o_proj.weight", [64]),
 ]
 
 
@@ -389,9 +406,32 @@ def test_a_damaged_whole_of_mlx_vlm_is_an_error(name: str, tensor: str, shape: l
     for path in out.glob("*.safetensors*"):
         path.unlink()
     save_file(stored, out / "model.safetensors", {"format": "mlx"})
-    with pytest.raises(FormatError, match=r"n't split|doesn't have|has no sizes"):
+    with pytest.raises(FormatError, match=r"n't split|doesn't have|has no sizes|shapes|too few axes"):
         wb.convert(out, tmp_path / "back", to="hf")
     assert not (tmp_path / "back").exists()
+
+
+def test_factors_of_experts_other_than_1_are_refused(tmp_path: Path) -> None:
+    """A conversion of Inkling in NVFP4 has them, and a folder has no tensor for them."""
+    out = convert(write_folder(case("inkling"), tmp_path / "m"), tmp_path / "out")
+    name = "language_model.model.layers.2.mlp.switch_mlp.out_scale"
+    stored = tensors(out) | {name: np.array([1, 2, 1], np.float32)}
+    for path in out.glob("*.safetensors*"):
+        path.unlink()
+    save_file(stored, out / "model.safetensors", {"format": "mlx"})
+    with pytest.raises(UnsupportedError, match=re.escape(f"{name} scales experts")):
+        wb.convert(out, tmp_path / "back", to="hf")
+    assert not (tmp_path / "back").exists()
+
+
+def test_packed_experts_whose_rows_alternate_are_refused(tmp_path: Path) -> None:
+    source, name = write_folder(case("inkling"), tmp_path / "m"), "model.llm.layers.1.mlp.experts.w13_weight"
+    stored = load_file(source / "model.safetensors")
+    stored |= {name: np.ones((3, 64, 32), np.uint8), f"{name}.scale2": np.ones(3, np.float32)}
+    save_file(stored, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UnsupportedError, match="w13_weight is quantized, which can't be split"):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 #: Cases with single experts or stacks of them: transformers can save the other form.
@@ -402,7 +442,8 @@ STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe", "minicpm-v-4.7-moe")
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
           "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
           "heads": "plain", "packed": "plain", "groups": "plain", "weight_norms": "plain", "transposed": "plain",
-          "int32": "plain", "as_published": "plain"}  # fmt: skip
+          "int32": "plain", "alternate": "plain", "columns": "plain", "together": "plain",
+          "as_published": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
@@ -426,6 +467,9 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
         for part in parts:
             rest = [other for other in parts if other != part]
             yield "quantized", msgspec.structs.replace(row, modes={**row.modes, mode: rest})
+    for end, made in row.ones.items():
+        for at in range(len(made)):
+            yield "plain", msgspec.structs.replace(row, ones={**row.ones, end: made[:at] + made[at + 1 :]})
     for one in row.endings:
         turned = [msgspec.structs.replace(e, turned=e.turned is not (e is one)) for e in row.endings]
         if one.turned:
@@ -433,10 +477,15 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
 
 
 def spellings(name: str, at: Path) -> list[Path]:
-    """A case's folders that convert to the same: with tensors that the class drops, and with stacks of experts."""
+    """A case's folders that convert to the same: with tensors that the class drops, also if config.json doesn't say
+    that the output is tied and the class's default does, and with stacks of experts."""
     found = case(name)
     found["names"] |= DROPPED.get(name, {})
     folders = [write_folder(found, at / name)]
+    if name in DROPPED and any(dropped.tied for dropped in table().model[TYPES[name]].unread):
+        for config in (found["config"], found["config"].get("text_config", {})):
+            config.pop("tie_word_embeddings", None)
+        folders.append(write_folder(found, at / f"{name}-unsaid"))
     if name in STACKED:
         named = weights(case(name)["names"])
         single = [tensor for tensor in named if ".experts.0.up_proj" in tensor]
@@ -462,7 +511,8 @@ def spellings(name: str, at: Path) -> list[Path]:
 def test_other_spellings_convert_to_the_same_and_list_tensors_that_the_class_drops(name: str, tmp_path: Path) -> None:
     row = table().model[TYPES[name]]
     dropped = {row.to_mlx(tensor) for tensor in DROPPED.get(name, {})}
-    for folder, expected in zip(spellings(name, tmp_path), (dropped, set[str]()), strict=False):
+    for folder in spellings(name, tmp_path):
+        expected = set[str]() if folder.name.endswith("-stacked") else dropped
         with wb.plan_convert(folder, tmp_path / f"{folder.name}-out", to="mlx", towers=True) as plan:
             assert {loss.tensor for loss in plan.losses if "doesn't read it" in loss.message} == expected
             plan.run()
@@ -523,14 +573,37 @@ def test_a_key_that_the_class_requires_is_listed(kind: str, tmp_path: Path) -> N
             assert [str(loss) for loss in plan.losses if f"config.json lacks {key}," in str(loss)]
 
 
+def test_an_output_of_another_name_is_not_taken_for_tied(tmp_path: Path) -> None:
+    out = convert(write_folder(case("deepseek-v4.1"), tmp_path / "m"), tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    assert config["text_config"] == case("deepseek-v4.1")["config"]["text_config"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.float32])
+def test_tensors_of_halves_that_the_class_has_in_32_bits(kind: str, tmp_path: Path) -> None:
+    """Unless another type is requested (`record_mlx_vlm`)."""
+    row, source = table().model[kind], next(name for name in ALL if TYPES[name] == kind)
+    wb.convert(write_folder(case(source), tmp_path / "m"), tmp_path / "halves", to="hf", dtype="bf16")
+    forms: tuple[dict[str, Any], ...] = ({}, {"dtype": "f16"})
+    for options in forms:
+        out = tmp_path / f"out{len(options)}"
+        wb.convert(tmp_path / "halves", out, to="mlx", towers=True, **options)
+        with wb.open(out) as model:
+            wide = {tensor for tensor in model if model[tensor].dtype == "F32"}
+            ends = {end for end in row.float32 for tensor in model if tensor.endswith(end)}
+            assert ends == {*row.float32}
+            assert wide == {tensor for tensor in model if not options and tensor.endswith(tuple(ends))}
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.lacks])
 def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)
     for part in table().model[kind].lacks:
         found = case(name)
         found["names"][f"{part}weight"] = [64]
-        with pytest.raises(UnsupportedError, match="has no place for"):
+        with pytest.raises(UnsupportedError, match="has no place for") as error:
             convert(write_folder(found, tmp_path / part), tmp_path / "out")
+        assert bool(error.value.hint) is (projector_of_hf(found["config"]) is not None), "others have no GGUF"
         assert not (tmp_path / "out").exists()
 
 
@@ -556,6 +629,16 @@ def test_a_folder_without_a_tensor_that_the_class_needs_is_refused(kind: str, tm
     with pytest.raises(UnsupportedError, match=r"mlx-vlm's \S+ needs \S*vision_model\.head\.probe, which"):
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_no_key_of_the_config_declares_returns(tmp_path: Path) -> None:
+    """A class with two matrices gets a copy of the embedding only if the folder has no output."""
+    found = case("nemotron-parse-1.2")
+    del found["config"]["tie_word_embeddings"]
+    source = write_folder(found, tmp_path / "m")
+    wb.convert(convert(source, tmp_path / "out"), tmp_path / "back", to="hf")
+    before, after = (tensors(folder)["lm_head.weight"] for folder in (source, tmp_path / "back"))
+    assert np.array_equal(before, after)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -670,6 +753,12 @@ def with_another_tower(tmp_path: Path) -> Path:
     return write_folder(found, tmp_path / "dinov2")
 
 
+def without_model_type(tmp_path: Path) -> Path:
+    found = case("molmo2")
+    del found["config"]["model_type"]
+    return write_folder(found, tmp_path / "untyped")
+
+
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], str]] = {
     "text": (
         lambda at: make_folder(at / "llama"),
@@ -677,6 +766,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], st
         UnsupportedError,
         "no table has mlx-vlm's names for the model type llama: a language model without towers",
     ),
+    "model type": (without_model_type, {}, UnsupportedError, "config.json has no model_type"),
     "gguf": (gguf_source, {}, UsageError, "doesn't apply to a GGUF"),
     "recipe": (lambda at: write_folder(case("smolvlm"), at / "m"), {"recipe": "mixed_3_4"}, UsageError, "recipe"),
     "tower": (with_another_tower, {}, UnsupportedError, "mlx-vlm's llava has no tower dinov2"),
@@ -707,10 +797,9 @@ def test_buffers_are_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_model_without_a_family_names_the_option(tmp_path: Path) -> None:
-    folder = write_folder(case("mage-vl"), tmp_path / "m")
-    with pytest.raises(UnsupportedError, match="no family has the architecture MageVL") as caught:
-        wb.plan_convert(folder, tmp_path / "out", to="mlx")
+def test_a_language_model_without_a_family_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no family has the language model of inkling_mm_model") as caught:
+        wb.convert(write_folder(case("inkling"), tmp_path / "m"), tmp_path / "out", to="mlx")
     assert caught.value.hint == "wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
 
 

@@ -462,6 +462,7 @@ RESPELLED: Final = (
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
     "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe",
     "locate-anything", "llm-jp-vl", "diffusion-gemma",
+    "inkling", "molmo-point",
 )  # fmt: skip
 
 
@@ -486,6 +487,13 @@ def respelled(name: str) -> dict[str, Any]:
         found = case(name)
         if name == "molmo":  # as published: all settings are at the top
             del found["config"]["text_config"]
+        elif name == "molmo-point":  # as published: mlx-vlm has the sizes of that tower
+            del found["config"]["vision_config"]
+        elif name == "inkling":  # as transformers saves it
+            text = found["config"]["text_config"]
+            text["moe_intermediate_size"] = text.pop("intermediate_size")
+            text["intermediate_size"] = text.pop("dense_intermediate_size")
+            text["conv_kernel_size"] = text.pop("sconv_kernel_size")
         elif name == "diffusion-gemma":
             text = found["config"]["text_config"]
             full = {"head_dim": text.pop("global_head_dim")}
@@ -531,6 +539,15 @@ DROPPED: Final[dict[str, Names]] = {
         "lm_head.weight": [32, 64],
         "model.encoder.language_model.norm.weight": [64],
         "model.encoder.language_model.layers.0.router.scale": [64],
+    },
+    "inkling": {"model.mtp.layers.0.norm.weight": [64]},
+    "deepseek-v4.1": {"mtp.0.norm.weight": [64]},
+    "plamo2-vl": {"vision_model.vision_encoder.model.head.probe": [1, 1, 64], "lm_head.weight": [32, 64]},
+    "zaya1-vl": {"lm_head.weight": [32, 64]},
+    "north-micro-vision": {"lm_head.weight": [32, 64]},
+    "nemotron-parse": {
+        "encoder.model_encoder.radio_model.summary_idxs": [3],
+        "encoder.model_encoder.radio_model.input_conditioner.norm_mean": [3, 1, 1],
     },
     "moondream3": {"model.region.size_encoder.bias": [64]},
     "fastvlm": {

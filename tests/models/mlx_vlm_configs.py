@@ -272,6 +272,85 @@ CONFIGS["falcon-perception"] = {
     "coord_enc_dim": 64, "coord_dec_dim": 64, "coord_out_dim": 32, "size_enc_dim": 64, "size_dec_dim": 64,
     "size_out_dim": 32, "do_segmentation": True, "segm_out_dim": 16, "num_segm_layers": 2,
 }  # fmt: skip
+CONFIGS["north-micro-vision"] = {
+    "architectures": ["CohereCompassForConditionalGeneration"], "model_type": "cohere_compass",
+    "tie_word_embeddings": True,
+    "text_config": {
+        **_TEXT, "model_type": "cohere_compass_text", "num_hidden_layers": 2, "tie_word_embeddings": True,
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4096,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]},
+            "full_attention": None,
+        },
+    },
+    "vision_config": {
+        "model_type": "cohere_compass_vision", "hidden_size": 64, "intermediate_size": 128, "num_heads": 4,
+        "out_hidden_size": 64, "depth": 2, "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+    },
+}  # fmt: skip
+CONFIGS["zaya1-vl"] = {
+    "architectures": ["Zaya1VLForConditionalGeneration"], "model_type": "zaya1_vl", "vocab_size": 32,
+    "hidden_size": 64, "ffn_hidden_size": 128, "num_hidden_layers": 2, "num_experts": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_query_groups": 2, "head_dim": 16, "zaya_mlp_expansion": 32,
+    "vision_lora_rank_attn": 8, "vision_lora_rank_mlp": 32, "tie_word_embeddings": True,
+    "vision_config": {
+        "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "depth": 2,
+        "out_hidden_size": 64, "fullatt_block_indexes": [1],
+    },
+}  # fmt: skip
+CONFIGS["plamo2-vl"] = {
+    "architectures": ["Plamo2VLForConditionalGeneration"], "model_type": "plamo2vl",
+    "text_config": {
+        "model_type": "plamo2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "hidden_size_per_head": 16, "mamba_d_state": 32, "mamba_num_heads": 4,
+        "intermediate_size": 96, "vocab_size": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    },
+    "vision_config": {
+        "model_type": "", "image_feature_size": 64, "image_proj_hidden_size": 96,
+        **{f"vision_encoder_{key}": value for key, value in _TOWER.items() if key != "projection_dim"},
+    },
+}  # fmt: skip
+CONFIGS["nemotron-parse"] = {
+    "architectures": ["NemotronParseForConditionalGeneration"], "model_type": "nemotron_parse",
+    "tie_word_embeddings": True, "decoder_start_token_id": 2, "image_size": [64, 64],
+    "encoder": {"patch_size": 16, "preferred_resolution": [768, 768]},
+    "decoder": {
+        "d_model": 64, "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "decoder_layers": 1, "vocab_size": 32,
+        "decoder_start_token_id": None,
+    },
+}  # fmt: skip
+CONFIGS["nemotron-parse-1.2"] = {**CONFIGS["nemotron-parse"], "tie_word_embeddings": False}
+CONFIGS["north-micro-vision-untied"] = _with(CONFIGS["north-micro-vision"], text_config={"tie_word_embeddings": False})
+CONFIGS["plamo2-vl-untied"] = _with(CONFIGS["plamo2-vl"], text_config={"tie_word_embeddings": False})
+CONFIGS["zaya1-vl-untied"] = {**CONFIGS["zaya1-vl"], "tie_word_embeddings": False}
+CONFIGS["deepseek-v4.1"] = {
+    "architectures": ["DeepseekV41ForConditionalGeneration"], "model_type": "deepseek_v41",
+    "text_config": {
+        "model_type": "deepseek_v41_text", "vocab_size": 32, "hidden_size": 64, "moe_intermediate_size": 32,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 32, "qk_rope_head_dim": 16, "q_lora_rank": 32,
+        "o_lora_rank": 32, "o_groups": 2, "n_routed_experts": 2, "num_experts_per_tok": 1,
+        "compress_ratios": [0, 2, 2, 1, 0], "kv_source_layer_ids": [1, 3], "index_source_layer_ids": [1, 2, 3],
+        "candidate_source_layer_id": 2, "index_n_heads": 2, "index_head_dim": 32, "hc_mult": 2,
+        "engram_layer_ids": [1], "engram_num_embeddings": [64], "engram_vocab_size": 8, "engram_n_heads": 2,
+        "engram_head_dim": 32, "engram_max_ngram_size": 3,
+    },
+    "vision_config": {
+        "model_type": "deepseek_v41_vision", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "intermediate_size": 96, "patch_size": 4,
+    },
+}  # fmt: skip
+CONFIGS["inkling"] = {
+    "architectures": ["InklingForConditionalGeneration"], "model_type": "inkling_mm_model",
+    "text_config": {
+        "hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 32, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 16,
+        "sliding_window_size": 8, "local_layer_ids": [0, 1], "d_rel": 8, "rel_extent": 16, "dense_mlp_idx": 1,
+        "intermediate_size": 32, "dense_intermediate_size": 96, "n_routed_experts": 3, "num_experts_per_tok": 1,
+        "n_shared_experts": 2, "logits_mup_width_multiplier": 24.0, "sconv_kernel_size": 4,
+    },
+    "vision_config": {"patch_size": 8, "temporal_patch_size": 2, "n_layers": 4},
+    "audio_config": {"n_mel_bins": 4, "mel_vocab_size": 16},
+}  # fmt: skip
 CONFIGS["minicpm-v-4.7"] = {
     "architectures": ["MiniCPMV4_7ForConditionalGeneration"], "model_type": "minicpmv4_7", "insert_layer_id": 1,
     "image_size": 448, "patch_size": 14, "tie_word_embeddings": False,
@@ -310,7 +389,7 @@ CONFIGS["molmo-point"] |= {
 }  # fmt: skip
 CONFIGS["fastvlm"] = {
     **_TEXT, "architectures": ["LlavaQwen2ForCausalLM"], "model_type": "llava_qwen2", "mm_hidden_size": 128,
-    "mm_projector_type": "mlp2x_gelu",
+    "mm_projector_type": "mlp2x_gelu", "tie_word_embeddings": True,
 }  # fmt: skip
 CONFIGS["fastvlm-untied"] = {**CONFIGS["fastvlm"], "tie_word_embeddings": False}
 CONFIGS["minicpm-o"] = {

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import transformers
 from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_vlm.models import nemotron_parse
 from mlx_vlm.models.deepseekocr import deepseekocr
 from mlx_vlm.models.deepseekocr.config import SAMViTConfig
 from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
@@ -32,6 +33,7 @@ from mlx_vlm.models.falcon_perception import falcon_perception as perception
 from mlx_vlm.models.fastvlm.config import VisionConfig as FastViT
 from mlx_vlm.models.gemma3n import vision
 from mlx_vlm.models.granite4_vision import downsampling
+from mlx_vlm.models.nemotron_parse.config import VisionConfig as NemotronParseVision
 from mlx_vlm.models.paddleocr_vl import vision as paddleocr
 from mlx_vlm.models.phi3_v import phi3_v
 from mlx_vlm.models.phi3_v.vision import ClipVModel
@@ -112,8 +114,11 @@ def _narrow_clip(class_: Any) -> Any:
 
 
 def _narrow_towers() -> None:
-    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL, Phi-3 Vision and FastVLM, which no config sets."""
+    """Divides the widths of the towers of Gemma 3n, PaddleOCR-VL, Phi-3 Vision, Nemotron Parse and FastVLM, which no
+    config sets."""
     _narrow_ocr()
+    radio = {"hidden_size": 32, "num_heads": 2, "mlp_ratio": 2.0, "num_layers": 2, "neck_dim": 64}
+    nemotron_parse.VisionConfig.from_dict = lambda _: NemotronParseVision(**radio)
     FastViT.layers, FastViT.embed_dims, FastViT.mlp_ratios = [1] * 5, [16, 16, 32, 32, 64], [2] * 5
     qformer = downsampling.QFormerConfig
     downsampling.QFormerConfig = lambda **given: qformer(**{**given, "intermediate_size": 96})
@@ -204,8 +209,10 @@ def check_reordered(source: Path, folder: Path, model: Any) -> None:
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
 REMOTE = ("florence2", "molmo2")
+#: Kinds whose class of transformers has other names than the folders that it saves, which are as published.
+RENAMED = ("inkling_mm_model",)
 #: Kinds whose folders were published under the names of transformers 5.
-NEWER = ("idefics2", "minicpmv4_7", "diffusion_gemma")
+NEWER = ("idefics2", "minicpmv4_7", "cohere_compass", "diffusion_gemma")
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
@@ -241,12 +248,18 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
     if class_ is None or class_.config_class.model_type != config["model_type"] or config["model_type"] in REMOTE:
         return names_by_row(config)
     kind = transformers.AutoConfig.for_model(config["model_type"]).from_dict(copy.deepcopy(config))
+    if config["model_type"] in RENAMED:
+        with tempfile.TemporaryDirectory() as place:
+            class_(kind).save_pretrained(place)
+            files = [load_file(path) for path in Path(place).glob("*.safetensors")]
+        return {name: list(array.shape) for stored in files for name, array in sorted(stored.items())}
     with torch.device("meta"):
         model = class_(kind)
     if "text_config" not in config:
         whole = {name: shape for stored in model.state_dict().items() for name, shape in _single_experts(*stored)}
         return {_thinker(name): shape for name, shape in whole.items()}
-    tied = config["text_config"]["model_type"] in ("gemma", "cohere2", "granite")
+    text = config["text_config"]
+    tied = text["model_type"] in ("gemma", "cohere2", "granite") or text.get("tie_word_embeddings") is True
     out = {}
     if config["model_type"] in NEWER:
         copies = model.all_tied_weights_keys if config["text_config"].get("tie_word_embeddings", True) else {}
@@ -287,7 +300,7 @@ def names_by_row(config: dict[str, Any]) -> dict[str, list[int]]:
         model_config = class_.ModelConfig.from_dict(config)
         parts = ["text", "vision", "perceiver", "projector", "audio"]
         model = class_.Model(update_module_configs(model_config, class_, config, parts))
-        copies = row.head[1:] if row is not None else []
+        copies = row.head[1:] if row is not None and config.get("tie_word_embeddings") is not False else []
         stored = {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name not in copies}
         if row is not None and row.kind in REORDERED:
             stored = _published(stored, row.reordered)
@@ -308,6 +321,17 @@ def check_own_rules(folder: Path) -> None:
         print(f"{folder.name}, quantized by mlx-vlm: {error}")
     else:
         raise AssertionError(f"mlx-vlm computes with {folder}")
+
+
+def check_float32(folder: Path) -> None:
+    """Both converters store some tensors of a folder of halves in 32 bits."""
+    halves, ours = folder.with_name(f"{folder.name}-halves"), folder.with_name(f"{folder.name}-halves-ours")
+    wb.convert(folder, halves, to="hf", dtype="bf16")
+    wb.convert(halves, ours, to="mlx", towers=True)
+    made = dict(tree_flatten(load_model(halves).parameters()))
+    with wb.open(ours) as stored:
+        wide = {name for name in stored if stored[name].dtype == "F32"}
+    assert wide == {name for name, array in made.items() if array.dtype == mx.float32}
 
 
 def modules() -> dict[str, Any]:
@@ -388,6 +412,8 @@ def main(check: bool, only: list[str]) -> None:
             kind = tower_names(case(name)["config"])
             if kind is not None and kind.kind in OWN_RULES:
                 check_own_rules(Path(place, name))
+            if kind is not None and kind.float32:
+                check_float32(Path(place, name))
         for name in RESPELLED:
             if name not in record:
                 continue

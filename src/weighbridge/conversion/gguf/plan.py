@@ -111,7 +111,7 @@ def _from_folder(
     in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
-    numbers = _numbers(model, {name: node for name, node in named.items() if name in in_keys})
+    numbers = _numbers(model, {name: node for name, node in named.items() if name in in_keys}) if in_keys else {}
     has_key = options.tokenizer and ["untrained"] in map(attrgetter("config"), rules(family).keys)
     untrained = metadata.untrained_tokens(model, named[metadata.EMBEDDING], options) if has_key else []
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)

@@ -58,6 +58,7 @@ _ROUNDED: Final = ("linear", "expert")
 # `cast_predicate`: tensors that keep their type; a family's table adds names.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
+_WHOLE: Final = "wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
 
@@ -117,6 +118,12 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     return draft
 
 
+def refuse_without_family(model: OpenModel) -> None:
+    """Raises UnsupportedError for a model that only mlx-vlm's table has, with the option that writes it."""
+    if not model.described and tower_names(model.config) is not None:
+        raise UnsupportedError(f"no family has the language model of {model.config['model_type']}", hint=_WHOLE)
+
+
 def refuse_unsupported(model: OpenModel) -> None:
     """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
     family, rules = model.family, model.family.document.mlx
@@ -126,9 +133,8 @@ def refuse_unsupported(model: OpenModel) -> None:
         )
         raise UnsupportedError(
             f"the {family.name} family has no MLX tensor names{f': {rules.unsupported}' if rules.unsupported else ''}",
-            hint="wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
-            if tower_names(model.config) else other,
-        )  # fmt: skip
+            hint=_WHOLE if tower_names(model.config) else other,
+        )
     facts = family.effective(model.config)
     values = {key: facts.get(key) for key in rules.refused}
     wrong = [

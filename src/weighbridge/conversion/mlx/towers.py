@@ -29,7 +29,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
-from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm
+from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm, has_output
 from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, ties_output, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
@@ -44,12 +44,15 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     """Plans all tensors and files. Raises UnsupportedError for a model without a row in towers.toml, or with
     experts, UsageError for a quantization that MLX lacks."""
     names = tower_names(model.config)
+    alone = "; without --towers only the language model is written" if model.described else ""
     if names is None:
-        kind = str(model.config.get("model_type"))
+        kind = model.config.get("model_type")
+        if not isinstance(kind, str):
+            raise UnsupportedError("config.json has no model_type, by which mlx-vlm chooses a class")
         why = table().reason(kind)
         raise UnsupportedError(
             f"no table has mlx-vlm's names for the model type {kind}{f': {why}' if why else ''}",
-            hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
+            hint=f"known: {', '.join(table().model)}{alone}",
         )
     path = text_path(model)
     text = value_at(model.config, path)
@@ -60,12 +63,12 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
         if known and isinstance(stated, Mapping) and stated.get("model_type") not in known:
             raise UnsupportedError(
                 f"mlx-vlm's {model.config['model_type']} has no {what} {stated.get('model_type')}",
-                hint=f"it has {', '.join(known)}; without --towers only the language model is written",
+                hint=f"it has {', '.join(known)}{alone}",
             )
     if lacking := [name for name in model.logical if any(part in name for part in names.lacks)]:
         raise UnsupportedError(
             f"mlx-vlm's {names.kind} has no place for {lacking[0]}",
-            hint="GGUF has one: --to gguf, and --mmproj for the towers",
+            hint="GGUF has one: --to gguf, and --mmproj for the towers" if model.described else None,
         )
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
@@ -79,14 +82,14 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
     _refuse_incomplete(names, tensors)
-    if not names.head and names.kind not in table().untied and ties_output(model) is True:
+    if names.is_tied(ties_output(model)):
         for name in [name for name in tensors if name == "lm_head.weight" or name.endswith(_OUTPUTS)]:
             del tensors[name]
             draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it: its output is the embedding", name))
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
-    settings, missing = config_of_mlx_vlm(model, names, any(".lm_head." in f".{name}" for name in draft.tensors))
+    settings, missing = config_of_mlx_vlm(model, names, has_output(draft.tensors))
     draft.losses += [
         Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
         for key in missing
@@ -145,7 +148,9 @@ def _add_tensors(
     halved = 0
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
-        if names.half and node.spec.dtype is F32:
+        if dtype is None and name.endswith(tuple(names.float32)):
+            dtype = F32
+        if names.half and isinstance(node, Node) and node.spec.dtype is F32:
             node, dtype, halved = cast_to(name, node, F16, draft), dtype or F16, halved + 1
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
         placed = name.endswith((*names.channels_last, *names.transposed)) or name.startswith(tuple(names.as_published))

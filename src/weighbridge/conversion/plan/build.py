@@ -199,17 +199,11 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
     return to_scheme(model, options, calibrate)
 
 
-def _unwrapped_for_mlx(model: OpenModel) -> tuple[OpenModel, list[str]]:
-    """As `unwrapped`. Names the option for a model that only mlx-vlm's table has."""
-    try:
-        return unwrapped(model)
-    except UnsupportedError as error:
-        from weighbridge.models.mlxlm.towers import tower_names
+def _language_model(model: OpenModel) -> tuple[OpenModel, list[str]]:
+    from weighbridge.conversion.mlx.plan import refuse_without_family
 
-        if tower_names(model.config) is None:
-            raise
-        hint = "wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
-        raise UnsupportedError(error.message, hint=hint) from error
+    refuse_without_family(model)
+    return unwrapped(model)
 
 
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str, calibrate: Calibrate | None = None) -> PlanBuilder:
@@ -339,7 +333,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
     {
         AdapterOptions: (None, _to_adapter),
         SchemeOptions: (unwrapped_folder, _to_scheme),
-        MlxOptions: (_unwrapped_for_mlx, _to_mlx),
+        MlxOptions: (_language_model, _to_mlx),
         MlxTowersOptions: (without_mlx_names, _to_mlx_vlm),
         GgufOptions: (unwrapped, _to_gguf),
         MmprojOptions: (without_mlx_names, _to_mmproj),

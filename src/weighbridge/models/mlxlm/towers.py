@@ -23,15 +23,20 @@ from weighbridge.base.words import plural
 from weighbridge.containers.base import Index
 from weighbridge.models.arch.config import value_at
 from weighbridge.models.mlxlm.joins import (
+    AlternateRows,
     Ending,
+    ExpertColumns,
     FusedHeads,
     GroupedRows,
     JoinedRows,
     PackedExperts,
     Parted,
+    RenamedTogether,
     SplitHeads,
     WeightNorm,
+    ones_of,
     with_joins,
+    with_ones,
     without_joins,
 )
 from weighbridge.models.model import OpenModel
@@ -89,14 +94,20 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     fused: list[FusedHeads] = []
     packed: list[PackedExperts] = []
     groups: list[GroupedRows] = []
+    alternate: list[AlternateRows] = []
+    columns: list[ExpertColumns] = []
+    together: list[RenamedTogether] = []
+    ones: Mapping[str, list[str]] = {}
     weight_norms: list[WeightNorm] = []
     int32: list[str] = []
+    float32: list[str] = []
     cut: Mapping[str, tuple[str, str]] = {}
     flattened: Mapping[str, list[int | str]] = {}
     unread: list[UnreadTensors] = []
     text: Mapping[str, Value] = {}
     vision: Mapping[str, Value] = {}
     parts: Mapping[str, Mapping[str, Value]] = {}
+    copied: Mapping[str, str] = {}
     unquantized: list[str] = []
     eight_bits: list[str] = []
     modes: Mapping[str, list[str]] = {}
@@ -120,12 +131,18 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def parted(self) -> list[Parted]:
         """Matrices that the class joins or splits."""
-        return [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups, *self.weight_norms]
+        split: list[Parted] = [*self.joins, *self.heads, *self.fused, *self.packed, *self.groups]
+        return [*split, *self.alternate, *self.columns, *self.together, *self.weight_norms]
 
     def has_tower(self, config: Mapping[str, Any]) -> bool:
         """Whether the class supports the type of the config's tower, if it states one."""
         tower = config.get("vision_config")
         return not (self.sees and isinstance(tower, Mapping)) or tower.get("model_type") in self.sees
+
+    def is_tied(self, stated: bool | None) -> bool:
+        """Whether the class has no output of its own because config.json ties it (`stated`) to the embedding. Rows of
+        `unread` with `tied` decide themselves."""
+        return stated is True and not (self.head or self.kind in table().untied or any(row.tied for row in self.unread))
 
     def has_towers(self, names: Iterable[str]) -> bool:
         """Whether names of MLX are those of a whole model; mlx-lm reads the language model alone."""
@@ -181,7 +198,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_stack(self, name: str) -> bool:
         """Whether a tensor of this name is a stack, which mlx-vlm quantizes like matrices."""
-        rows: list[Ending | Parted] = [*self.endings, *self.heads, *self.packed, *self.groups]
+        rows: list[Ending | Parted] = [*self.endings, *self.heads, *self.packed, *self.groups, *self.alternate]
         return any(name.endswith(tuple(row.mlx)) for row in rows)
 
     def to_hf(self, name: str) -> str:
@@ -264,6 +281,8 @@ def mlx_tensors(
         row, start, number = names.ending(new)
         if row is None:
             out[new] = node
+        elif row.is_numbered:
+            out[row.in_mlx(start, number)] = node
         elif number:
             end, place = row.place(int(number), text)
             stacks.setdefault(start + end, {})[place] = node
@@ -273,7 +292,8 @@ def mlx_tensors(
             parts = _split(name, node, len(row.mlx), row.turned and turned)
             out |= {start + end: part for end, part in zip(row.mlx, parts, strict=True)}
     out |= {name: _stacked(name, experts) for name, experts in stacks.items()}
-    return with_joins(names.parted, out, text)
+    out = with_joins(names.parted, out, text)
+    return out | with_ones(names.ones, out)
 
 
 def _split(name: str, node: LogicalTensor, count: int, turned: bool) -> list[Node]:
@@ -330,9 +350,16 @@ def _stacked(name: str, experts: Mapping[int, LogicalTensor]) -> LogicalTensor:
 
 def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple[dict[str, Node], set[str]]:
     """Returns the tensors that have a row in `endings` in the form of published folders, and their names here."""
+    from weighbridge.tensors.nodes import as_node  # late: numpy
+
     out: dict[str, Node] = {}
     used: set[str] = set()
     for row in names.endings:
+        if row.is_numbered:
+            renamed = {name: new for name in tensors if (new := row.in_hf(name)) is not None}
+            out |= {names.to_hf(new): as_node(tensors[name]) for name, new in renamed.items()}
+            used |= set(renamed)
+            continue
         named = [name for name in tensors if name.startswith(row.within) and name.endswith(row.mlx[0])]
         for name in [name for name in named if name not in used]:
             start = name.removesuffix(row.mlx[0])
@@ -426,7 +453,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
             " folder, too",
             hint="convert the published folder: wb convert SRC DST --to mlx --towers",
         )
-    copies: list[Dropped] = []
+    dropped = ones_of(names.ones, model.stored)
     parts: dict[str, Node] = {}
     used: set[str] = set()
     text = value_at(model.config, text_path(model))
@@ -443,13 +470,13 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
         if name not in whole and _is_packed(model, name) and name.endswith(tuple(names.transposed))
     }
     nodes |= {names.to_hf(name): as_node(rest[name]) for name in turned}
-    used |= {*whole, *turned}
+    used |= {*whole, *turned, *dropped}
     modules = tuple(f"{name.removesuffix('.weight')}." for name in used if name.endswith(".weight"))
     for name, node in model.stored.items():
         if name in used or (name.startswith(modules) and name not in model.logical):
             continue
         if names.head and name.startswith(names.head[1].removesuffix("weight")) and ties_output(model) is not False:
-            copies.append(Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes))
+            dropped[name] = Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes)
         else:
             nodes[names.to_hf(name)] = as_node(names.in_hf(name, node, settings))
     config = dict(model.config)
@@ -461,10 +488,12 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
             }
     if names.published:
         config["model_type"] = names.published
+    for key in [key for key, place in names.copied.items() if config.get(key) == config.get(place)]:
+        config.pop(key, None)
     texts = {**model.texts, "config.json": json.dumps(config, indent=2).encode()}
     named = with_nodes(model, nodes)
     index = replace(named.index, metadata={**named.index.metadata, "format": "pt"})
-    return replace(named, index=index, texts=texts, left_out=(*model.left_out, *copies))
+    return replace(named, index=index, texts=texts, left_out=(*model.left_out, *dropped.values()))
 
 
 def _is_packed(model: OpenModel, name: str) -> bool:
