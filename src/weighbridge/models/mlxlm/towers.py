@@ -7,7 +7,6 @@ from_mlx_vlm(model)       a folder of mlx-vlm under Hugging Face's names
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct, convert
 
-from weighbridge.base.dtypes import I32, I64, DType
+from weighbridge.base.dtypes import I32, I64
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
@@ -39,6 +38,7 @@ from weighbridge.models.mlxlm.joins import (
     with_ones,
     without_joins,
 )
+from weighbridge.models.mlxlm.layouts import integers, padded, reshaped, shifted, with_axis
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -162,29 +162,29 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     def in_mlx(self, name: str, node: LogicalTensor) -> LogicalTensor:
         """The tensor of a name of mlx-vlm's as the class has it: convolutions with the channels last, norms plus 1."""
         if name.endswith(tuple(self.channels_last)):
-            return channels_last(node)
+            return with_axis(node, 1, -1)
         if name.endswith(tuple(self.transposed)):
-            return _with_axis(node, 0, -1)
+            return with_axis(node, 0, -1)
         if name.endswith(tuple(self.int32)):
-            return _integers(node, I32)
+            return integers(node, I32)
         if name.endswith(tuple(self.flattened)):
-            return _reshaped(node, [node.spec.shape[0], -1])
-        return _shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
+            return reshaped(node, [node.spec.shape[0], -1])
+        return shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
 
     def in_hf(self, name: str, node: LogicalTensor, config: Mapping[str, Any]) -> LogicalTensor:
         """The inverse of `in_mlx`. `config`: the language model's settings, with `vision_config`."""
         if name.endswith(tuple(self.channels_last)):
-            return channels_first(node)
+            return with_axis(node, -1, 1)
         if name.endswith(tuple(self.transposed)):
-            return _with_axis(node, -1, 0)
+            return with_axis(node, -1, 0)
         if name.endswith(tuple(self.int32)):
-            return _integers(node, I64)
+            return integers(node, I64)
         if (sizes := next((s for end, s in self.flattened.items() if name.endswith(end)), None)) is not None:
             vision = config.get("vision_config") or {}
-            return _reshaped(node, [node.spec.shape[0], *(vision.get(s) if isinstance(s, str) else s for s in sizes)])
+            return reshaped(node, [node.spec.shape[0], *(vision.get(s) if isinstance(s, str) else s for s in sizes)])
         if (sides := self.cut_sides(name, config)) is not None and node.spec.shape == sides[:1]:
-            return _padded(node, sides[1])
-        return _shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
+            return padded(node, sides[1])
+        return shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
 
     def cut_sides(self, name: str, text: Mapping[str, Any]) -> tuple[int, int] | None:
         """How many elements of a vector the class reads, and how many the folder has; None if it reads all."""
@@ -384,59 +384,6 @@ def _restored(row: Ending, parts: list[LogicalTensor]) -> dict[str, Node]:
         each = stack.spec.rows // max(count, 1)
         experts += [reshape(slice_rows(stack, at * each, (1, *shape)), tuple(shape)) for at in range(count)]
     return {row.hf.replace("*", str(number)): expert for number, expert in enumerate(experts)}
-
-
-def channels_last(node: LogicalTensor) -> Node:
-    """A convolution of shape [out, in, *kernel] as [out, *kernel, in]."""
-    return _with_axis(node, 1, -1)
-
-
-def channels_first(node: LogicalTensor) -> Node:
-    """The inverse of `channels_last`."""
-    return _with_axis(node, -1, 1)
-
-
-def _integers(node: LogicalTensor, dtype: DType) -> Node:
-    from weighbridge.tensors.nodes import as_node, cast  # late: numpy
-
-    return cast(as_node(node), dtype)
-
-
-def _reshaped(node: LogicalTensor, shape: list[Any]) -> Node:
-    """The tensor in another shape; -1: as many elements as are left."""
-    from weighbridge.tensors.nodes import as_node, reshape  # late: numpy
-
-    plain = as_node(node)
-    if -1 in shape:
-        shape = [shape[0], plain.spec.elements // max(shape[0], 1)]
-    if not all(isinstance(size, int) for size in shape) or math.prod(shape) != plain.spec.elements:
-        raise FormatError(f"config.json has no sizes for a convolution of {plural(plain.spec.elements, 'element')}")
-    return reshape(plain, tuple(shape))
-
-
-def _padded(node: LogicalTensor, size: int) -> Node:
-    """A vector with zeros behind it."""
-    from weighbridge.tensors.nodes import as_node, concat, zeros  # late: numpy
-
-    plain = as_node(node)
-    return concat([plain, zeros((size - plain.spec.elements,), plain.spec.dtype)])
-
-
-def _shifted(node: LogicalTensor, by: int) -> Node:
-    from weighbridge.tensors.nodes import shift  # late: numpy
-
-    return shift(node, by)
-
-
-def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
-    from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
-
-    plain = as_node(node)
-    shape = plain.spec.shape
-    axes = list(range(len(shape)))
-    axes.insert(target % len(shape), axes.pop(source))
-    strides = [math.prod(shape[axis + 1 :]) for axis in axes]
-    return strided(reshape(plain, (plain.spec.elements,)), 0, [shape[axis] for axis in axes], strides)
 
 
 def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
