@@ -35,7 +35,7 @@ from tests.models.projector_cases import golden, weights, write_folder
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.registry import family_of_hf, projector_of_hf
 from weighbridge.models.mlxlm import towers
 from weighbridge.models.mlxlm.towers import TowerNames, table, tower_names
 from weighbridge.shipping.run import how_to_run
@@ -710,6 +710,40 @@ def test_queries_and_keys_in_one_matrix_of_fp8_are_refused(grid: int, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+CODES = [
+    ("layers.1.attn.wq_a", (1, 32), "exact"), ("layers.1.attn.wq_a", (32, 32), "exact"),
+    ("layers.1.engram.embed", (32, 32), "exact"), ("layers.1.attn.wq_a", (1, 64), "exact"),
+    ("vision.blocks.0.mlp.w2", (1, 64), "decoded"),  # a block ends inside of it
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "block", "kind"), CODES)
+def test_codes_of_8_bits_with_powers_of_two_stay_codes(
+    name: str, block: tuple[int, int], kind: str, tmp_path: Path
+) -> None:
+    """As DeepSeek V4.1 is published."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    found = case("deepseek-v4.1")
+    found["config"] |= {"quantization_config": {"quant_method": "fp8"}, "torch_dtype": "float32"}
+    source = write_folder(found, tmp_path / "m")
+    stored = {n: torch.from_numpy(array) for n, array in load_file(source / "model.safetensors").items()}
+    rows, columns = stored[f"{name}.weight"].shape
+    scales = np.random.default_rng(0).integers(118, 136, (rows // block[0], -(-columns // block[1])), np.uint8)
+    codes = stored[f"{name}.weight"].to(torch.float8_e4m3fn)
+    stored |= {f"{name}.weight": codes, f"{name}.scale": torch.from_numpy(scales).view(torch.float8_e8m0fnu)}
+    save_torch(stored, source / "model.safetensors", {"format": "pt"})
+    with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True) as plan:
+        assert [move.kind for move in plan.moves] == [kind]
+        plan.run()
+    wb.convert(tmp_path / "out", tmp_path / "back", to="hf", dtype="f32")
+    factors = np.exp2(scales.astype(np.float32) - 127).repeat(block[0], 0).repeat(block[1], 1)[:, :columns]
+    assert np.array_equal(tensors(tmp_path / "back")[f"{name}.weight"], codes.to(torch.float32).numpy() * factors)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config.get("quantization", {}).get("mode") == ("mxfp8" if kind == "exact" else None)
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.fixed])
 def test_another_size_than_the_only_one_of_the_class_is_listed(kind: str, tmp_path: Path) -> None:
     """The small cases have other sizes, which `record_mlx_vlm` gives to mlx-vlm's classes, too."""
@@ -795,6 +829,29 @@ def test_buffers_are_listed(tmp_path: Path) -> None:
     assert [loss.tensor for loss in plan.losses if "mlx-vlm computes it" in loss.message] == [
         "vision_model.embeddings.position_ids"
     ]
+
+
+def has_family(name: str) -> bool:
+    with suppress(UnsupportedError):
+        return bool(family_of_hf(case(name)["config"]))
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if not has_family(name)])
+def test_a_model_without_a_family_is_proved_by_its_settings_and_tensors(name: str, tmp_path: Path) -> None:
+    source = write_folder(case(name), tmp_path / "m")
+    out = convert(source, tmp_path / "out")
+    verdicts = {check.name: check.verdict for check in wb.prove(source, out, run=False).checks}
+    another = bool(table().model[TYPES[name]].weight_norms)  # a pair with the same product
+    assert verdicts == {"settings": "same", "tensors": "different" if another else "same"}
+    config = json.loads((out / "config.json").read_text())
+    part = next((config[key] for key in ("text_config", "language_config", "decoder") if key in config), config)
+    key = next(key for key, value in part.items() if isinstance(value, int) and not isinstance(value, bool))
+    part[key] += 1
+    (out / "config.json").write_text(json.dumps(config))
+    checks = {check.name: check for check in wb.prove(source, out, run=False, static=True).checks}
+    assert checks["settings"].verdict == "different"
+    assert any(f"{key}: " in detail for detail in checks["settings"].details)
 
 
 def test_a_language_model_without_a_family_names_the_option(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The draft model inside a folder of its target, such as DSpark in DeepSeek V4's, seen as a model of its own.
+"""The draft model inside a folder of its target, such as DSpark in DeepSeek V4's, as a model.
 
 Its tensors have a prefix and the number of a block. Those that only one block has are in whichever block was saved with
 them; conversion/deepseek.py `DeepseekV4DSparkModel` (llama.cpp b11549) reads them from any.
@@ -42,7 +42,7 @@ def draft_of(model: OpenModel) -> OpenModel:
         raise UsageError(
             f"--draft doesn't apply to {known.name if known else model.family.name} in {model.place.path}: "
             "it has no draft model",
-            hint="leave it out; a draft model with a folder of its own converts with --target-model",
+            hint="leave it out; --target-model converts the folder of a draft model",
         )
     entries = [e for e in model.index if e.name.startswith(entry.prefix)]
     blocks = [e.name.removeprefix(entry.prefix).partition(".") for e in entries]
@@ -64,5 +64,5 @@ def draft_of(model: OpenModel) -> OpenModel:
 
 
 def _stem(name: str) -> str:
-    """A name without the end that tells a matrix from its scales."""
+    """A name without its end, which a matrix and its scales don't share."""
     return next((name.removesuffix(end) for end in _ENDS if name.endswith(end)), name)

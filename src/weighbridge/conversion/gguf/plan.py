@@ -16,8 +16,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import F32, DType, requested_dtype
-from weighbridge.base.errors import RefusedError, WeighbridgeError
+from weighbridge.base.errors import RefusedError, UsageError, WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
@@ -42,7 +43,7 @@ from weighbridge.models.arch.tables.spec import INTEGERS, Role
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
-from weighbridge.models.model import OpenModel
+from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.tied_copies import copies
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, storage_name, transcode
@@ -65,6 +66,8 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return diffusion.to_gguf(model, model.diffusion, options)
     if model.format == "ggml":
         return _from_ggml(model, options)
+    if options.text_model is not None:
+        return _with_text_model(model, options, towers or options)
     if not options.draft:
         return _from_folder(model, options, towers or options)
     from weighbridge.conversion.gguf import drafts  # late: few models are drafts
@@ -126,11 +129,32 @@ def _from_folder(
     return draft
 
 
-def _add_projector(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> Collection[str]:
+def _with_text_model(model: OpenModel, options: GgufOptions, towers: GgufFileOptions) -> PlanBuilder:
+    """Plans the GGUF of the language model that `model` has in another folder, and the mmproj file of `model`. The
+    files of the former stay open with the latter. Raises UsageError if `model` has its language model itself."""
+    if model.described or projector_of_hf(model.config) is None:
+        raise UsageError(
+            f"--text-model doesn't apply to {model.place.path}: it has no language model elsewhere",
+            hint="leave it out; it applies to Ultravox",
+        )
+    if not options.with_mmproj:
+        raise UsageError("--text-model needs --with-mmproj", hint="add it; or convert MODEL, without this option")
+    text = open_weights(resolve_path(options.text_model or ""))
+    draft = to_gguf(text, replace(options, with_mmproj=False, text_model=None))
+    draft.described = draft.described or text
+    draft.sources = (*draft.sources, *text.place.files)
+    draft.notes += text.oddities
+    _add_projector(model, draft, towers, draft.metadata)
+    return draft
+
+
+def _add_projector(
+    model: OpenModel, draft: PlanBuilder, options: GgufFileOptions, language: Mapping[str, KV] | None = None
+) -> Collection[str]:
     """Adds the second GGUF to the plan. Returns the names of the tensors that it has."""
     from weighbridge.conversion.gguf import mmproj  # late: few models have towers
 
-    return mmproj.add_file(model, draft, options)
+    return mmproj.add_file(model, draft, options, language)
 
 
 def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss]:

@@ -107,6 +107,8 @@ def _build(
 ) -> Plan:
     path, kind, options, folder, asked = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
+    if isinstance(options, GgufOptions) and options.text_model is not None:  # the model has only towers
+        unwrap = None
     if model.format == "gguf" and kind != "gguf" and unwrap is not None:
         from weighbridge.models.tied_copies import without_copies  # late: it loads the rules of llama.cpp
 

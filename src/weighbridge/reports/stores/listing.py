@@ -139,7 +139,10 @@ def _refs(folder: Path, above: str, unreadable: list[str]) -> Iterator[tuple[str
 
 
 def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
-    """Yields the model of each manifest."""
+    """Yields the model of each manifest, or that of an address."""
+    if place.address:
+        yield from _at_address(place, unreadable)
+        return
     paths = [place.root / "manifests"]
     for _ in ollama.OllamaName._fields:
         paths = [child for path in paths for child in _children(path, unreadable)]
@@ -156,6 +159,15 @@ def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredMo
             continue
         files = tuple(f for x in layers if (f := ollama.blob(place.root, x)).is_file())
         yield StoredModel("ollama", str(name), f"ollama://{name}", weights, files)
+
+
+def _at_address(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
+    name = ollama.name_of(place.address)
+    if isinstance(place.root, RemotePath):
+        yield StoredModel("ollama", str(name), f"ollama://{name}", place.root, (place.root,))
+        return
+    store = StorePlace("ollama", Path(os.fspath(place.root)).parent.parent)  # of ROOT/blobs/DIGEST
+    yield from (model for model in ollama_models(store, unreadable) if model.name == str(name))
 
 
 def folder_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
