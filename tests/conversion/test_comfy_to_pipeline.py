@@ -353,10 +353,8 @@ def test_a_slice_of_a_set_lacks_what_was_dropped(tmp_path: Path) -> None:
     wb.convert(files, whole, config=source)
     wb.slice(files, part, drop=["diffusion_models/Model.img_in.bias"], config=source)
     assert set(sets.load(whole)) - set(sets.load(part)) == {"model.diffusion_model.img_in.bias"}
-    for chosen, what in (
-        ({"keep": ["vae/*"]}, "no tensors of a diffusion model"),
-        ({"drop": ["vae/*"]}, "no file of vae"),
-    ):
-        with pytest.raises(UsageError, match=what):
-            wb.slice(files, tmp_path / "out.safetensors", config=source, **chosen)
+    with pytest.raises(UsageError, match="no tensors of a diffusion model"):
+        wb.slice(files, tmp_path / "out.safetensors", config=source, keep=["vae/*"])
+    with pytest.raises(UsageError, match="no file of vae"):
+        wb.slice(files, tmp_path / "out.safetensors", config=source, drop=["vae/*"])
     assert not (tmp_path / "out.safetensors").exists()

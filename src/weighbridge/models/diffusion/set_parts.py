@@ -125,15 +125,12 @@ def assign(parts: Mapping[str, PartPlace], files: Mapping[str, Collection[str]],
         named = [stem for stem in files if stem.lower().startswith(place.file)]
         if len(named) > 1:
             raise UsageError(f"{folder} has several files for {part}: {', '.join(named)}", hint=_ONE_MODEL)
-        if named:
-            assigned[part] = named[0]
+        assigned |= dict.fromkeys((part,), named[0]) if named else {}
     unnamed = {stem: names for stem, names in files.items() if stem not in assigned.values()}
-    progress = True
-    while progress:  # one that is recognised may leave only one for the next
-        progress = False
+    for _ in encoders:  # one that is recognised may leave only one for the next
         for part, place in encoders.items():
             marked = [stem for stem, names in unnamed.items() if marks().get(place.file) in names]
             if part not in assigned and len(marked) == 1:
-                assigned[part], progress = marked[0], True
+                assigned[part] = marked[0]
                 del unnamed[marked[0]]
     return assigned
