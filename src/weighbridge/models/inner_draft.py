@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch.registry import families_of_class
 from weighbridge.models.arch.tables.schema import InnerDraftEntry
@@ -29,20 +29,25 @@ def inner_draft(model: OpenModel) -> InnerDraftEntry | None:
     if model.format in ("gguf", "ggml") or not model.described:
         return None
     entry = model.family.document.inner_draft
-    if entry is None or model.config.get(entry.key) is None:
+    if entry is None or model.config.get(entry.keys[0]) is None:
         return None
     return entry if any(name.startswith(entry.prefix) for name in model.index.by_name) else None
 
 
 def draft_of(model: OpenModel) -> OpenModel:
     """The draft model in a folder: its tensors under the names of its table, and a config of its class. Raises
-    UsageError if the folder has none, UnsupportedError for a tensor without the number of a block."""
+    UsageError if the folder has none, UnsupportedError for a tensor without the number of a block, FormatError if
+    config.json lacks a key of the draft."""
     if (entry := inner_draft(model)) is None:
         known = model.family.architecture(model.config)
         raise UsageError(
             f"--draft doesn't apply to {known.name if known else model.family.name} in {model.place.path}: "
             "it has no draft model",
             hint="leave it out; --target-model converts the folder of a draft model",
+        )
+    if missing := [key for key in entry.keys if model.config.get(key) is None]:
+        raise FormatError(
+            "is missing, and the draft needs it", path=str(model.place.folder / _CONFIG), field=missing[0]
         )
     entries = [e for e in model.index if e.name.startswith(entry.prefix)]
     blocks = [e.name.removeprefix(entry.prefix).partition(".") for e in entries]
@@ -59,8 +64,22 @@ def draft_of(model: OpenModel) -> OpenModel:
     rests = [name.removeprefix(entry.prefix).partition(".") for name in family.names("hf", view.sizes)]
     shared = Counter(map(_stem, (rest for _, _, rest in rests)))
     home = {_stem(rest): number for number, _, rest in rests if shared[_stem(rest)] == 1}
-    names = (f"{entry.prefix}{home.get(_stem(rest), number)}.{rest}" for number, _, rest in blocks)
-    return with_entries(view, zip(entries, names, strict=True))
+    names = [f"{entry.prefix}{home.get(_stem(rest), number)}.{rest}" for number, _, rest in blocks]
+    taken = Counter(names)  # a part that several blocks have keeps its names, which the table then lacks
+    return with_entries(
+        view, ((e, name if taken[name] == 1 else e.name) for e, name in zip(entries, names, strict=True))
+    )
+
+
+def drafts_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
+    """Two models to compare: if one is a GGUF of the draft model in the other's folder, this draft model."""
+
+    def seen_by(model: OpenModel, gguf: OpenModel) -> OpenModel:
+        if gguf.format != "gguf" or (entry := inner_draft(model)) is None:
+            return model
+        return draft_of(model) if entry.architecture in gguf.family.architectures else model
+
+    return seen_by(a, b), seen_by(b, a)
 
 
 def _stem(name: str) -> str:
