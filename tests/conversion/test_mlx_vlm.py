@@ -210,7 +210,7 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
     """mlx-vlm loads these folders (`record_mlx_vlm`)."""
     folder = write_folder(respelled(name), tmp_path / "m")
     with wb.plan_convert(folder, tmp_path / "out", to="mlx", towers=True) as plan:
-        assert not any("mlx-vlm's class reads" in str(loss) for loss in plan.losses)
+        assert not any("which mlx-vlm's class reads" in str(loss) for loss in plan.losses)
         plan.run()
     config, published = json.loads((tmp_path / "out" / "config.json").read_text()), case(name)["config"]
     row = table().model[TYPES[name]]
@@ -231,6 +231,10 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
         assert {key: before[key] for key in keys if not isinstance(before[key], dict)}.items() <= at.items()
     for part, accepted in (("text_config", row.text_keys), ("vision_config", row.vision_keys)):
         assert not accepted or set(config[part]) <= set(accepted)
+    if row.copied:
+        assert all(config[key] == published[place] for key, place in row.copied.items())
+        wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+        assert not {*row.copied} & {*json.loads((tmp_path / "back" / "config.json").read_text())}
     if row.layer_types:
         assert config["text_config"]["layer_types"] == published["text_config"]["layer_types"]
     if row.tower:
@@ -261,6 +265,11 @@ def test_the_period_of_a_language_model_without_a_family(tmp_path: Path) -> None
     found["config"]["text_config"]["layer_types"].reverse()
     with pytest.raises(UnsupportedError, match="full_attention in every n-th layer"):
         convert(write_folder(found, tmp_path / "other"), tmp_path / "refused")
+    found["config"]["text_config"]["layer_types"] = 2  # as if the config had none
+    assert (
+        "full_attention_interval"
+        not in (convert(write_folder(found, tmp_path / "n"), tmp_path / "none") / "config.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.text or row.vision])
@@ -558,8 +567,9 @@ def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
     for part in table().model[kind].lacks:
         found = case(name)
         found["names"][f"{part}weight"] = [64]
-        with pytest.raises(UnsupportedError, match="has no place for"):
+        with pytest.raises(UnsupportedError, match="has no place for") as error:
             convert(write_folder(found, tmp_path / part), tmp_path / "out")
+        assert bool(error.value.hint) is (projector_of_hf(found["config"]) is not None), "others have no GGUF"
         assert not (tmp_path / "out").exists()
 
 
@@ -678,6 +688,12 @@ def with_another_tower(tmp_path: Path) -> Path:
     return write_folder(found, tmp_path / "dinov2")
 
 
+def without_model_type(tmp_path: Path) -> Path:
+    found = case("molmo2")
+    del found["config"]["model_type"]
+    return write_folder(found, tmp_path / "untyped")
+
+
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], str]] = {
     "text": (
         lambda at: make_folder(at / "llama"),
@@ -685,6 +701,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], st
         UnsupportedError,
         "no table has mlx-vlm's names for the model type llama: a language model without towers",
     ),
+    "model type": (without_model_type, {}, UnsupportedError, "config.json has no model_type"),
     "gguf": (gguf_source, {}, UsageError, "doesn't apply to a GGUF"),
     "recipe": (lambda at: write_folder(case("smolvlm"), at / "m"), {"recipe": "mixed_3_4"}, UsageError, "recipe"),
     "tower": (with_another_tower, {}, UnsupportedError, "mlx-vlm's llava has no tower dinov2"),

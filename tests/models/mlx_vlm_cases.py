@@ -460,6 +460,7 @@ RESPELLED: Final = (
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
     "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe", "inkling",
+    "molmo-point",
 )  # fmt: skip
 
 
@@ -479,6 +480,8 @@ def respelled(name: str) -> dict[str, Any]:
         found = case(name)
         if name == "molmo":  # as published: all settings are at the top
             del found["config"]["text_config"]
+        elif name == "molmo-point":  # as published: mlx-vlm has the sizes of that tower
+            del found["config"]["vision_config"]
         elif name == "inkling":  # as transformers saves it
             text = found["config"]["text_config"]
             text["moe_intermediate_size"] = text.pop("intermediate_size")

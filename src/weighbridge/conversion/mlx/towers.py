@@ -43,12 +43,15 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     """Plans all tensors and files. Raises UnsupportedError for a model without a row in towers.toml, or with
     experts, UsageError for a quantization that MLX lacks."""
     names = tower_names(model.config)
+    alone = "; without --towers only the language model is written" if model.described else ""
     if names is None:
-        kind = str(model.config.get("model_type"))
+        kind = model.config.get("model_type")
+        if not isinstance(kind, str):
+            raise UnsupportedError("config.json has no model_type, by which mlx-vlm chooses a class")
         why = table().reason(kind)
         raise UnsupportedError(
             f"no table has mlx-vlm's names for the model type {kind}{f': {why}' if why else ''}",
-            hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
+            hint=f"known: {', '.join(table().model)}{alone}",
         )
     path = text_path(model)
     text = value_at(model.config, path)
@@ -59,12 +62,12 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
         if known and isinstance(stated, Mapping) and stated.get("model_type") not in known:
             raise UnsupportedError(
                 f"mlx-vlm's {model.config['model_type']} has no {what} {stated.get('model_type')}",
-                hint=f"it has {', '.join(known)}; without --towers only the language model is written",
+                hint=f"it has {', '.join(known)}{alone}",
             )
     if lacking := [name for name in model.logical if any(part in name for part in names.lacks)]:
         raise UnsupportedError(
             f"mlx-vlm's {names.kind} has no place for {lacking[0]}",
-            hint="GGUF has one: --to gguf, and --mmproj for the towers",
+            hint="GGUF has one: --to gguf, and --mmproj for the towers" if model.described else None,
         )
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
@@ -132,7 +135,7 @@ def _add_tensors(
         dtype = None if any(part in name for part in names.uncast) else requested
         if dtype is None and name.endswith(tuple(names.float32)):
             dtype = F32
-        if names.half and node.spec.dtype is F32:
+        if names.half and isinstance(node, Node) and node.spec.dtype is F32:
             node, dtype, halved = cast_to(name, node, F16, draft), dtype or F16, halved + 1
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
         known = stack or name.endswith((*names.channels_last, *names.transposed)) or not table().quantizes(name)

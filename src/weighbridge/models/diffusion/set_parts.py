@@ -9,17 +9,22 @@ clip_vision/           the same; also the tower of a text encoder that sees
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.words import plural
 from weighbridge.containers import opening
+from weighbridge.io.source import Source
 from weighbridge.models.diffusion.comfy_set import CLIP_VISION, DENOISERS, ENCODERS, KINDS, VAES
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.places import FilePlaces, PartPlace, marks, places
 from weighbridge.models.locate import Place
 from weighbridge.models.model import OpenModel
+from weighbridge.models.stored_tensors import RenamedTensors
 
 #: How the name of a second denoiser ends.
 SECOND: Final = "_2"
@@ -55,10 +60,8 @@ class SetParts(NamedTuple):
 def parts_of_set(model: OpenModel) -> SetParts:
     """The parts of ComfyUI's files. Raises UsageError if they are of several models, and UnsupportedError if no set of
     files of their model is known."""
-    files = [
-        SetFile(path, OpenModel(Place(path, (path,), path.parent), opening.parse(source)))
-        for path, source in zip(model.place.weights, model.index.files, strict=True)
-    ]
+    weights = zip(model.place.weights, model.index.files, strict=False)  # those of merged LoRAs follow
+    files = [SetFile(path, _model_of_file(model, path, source)) for path, source in weights]
     denoisers = _denoisers(model.place.path, [file for file in files if file.kind == DENOISERS])
     denoiser = denoisers[0].model.diffusion
     if denoiser is None or not denoiser.denoises:
@@ -82,6 +85,14 @@ def parts_of_set(model: OpenModel) -> SetParts:
             target |= {part: encoders[stem] for part, stem in assign(parts, names, model.place.path).items()}
     used = {file.path for file in (*chosen.values(), *sidecar.values())}
     return SetParts(denoiser, layout, chosen, sidecar, tuple(file for file in files if file.path not in used))
+
+
+def _model_of_file(model: OpenModel, path: Path, source: Source) -> OpenModel:
+    """A file of the set, with the tensors that the set has: those changed by a LoRA too."""
+    place, index = Place(path, (path,), path.parent), opening.parse(source)
+    names = {entry.name: f"{path.parent.name}/{path.stem}.{entry.name}" for entry in index}
+    entries = (msgspec.structs.replace(model.index.by_name[old], name=new, file=0) for new, old in names.items())
+    return OpenModel(place, replace(index, entries=tuple(entries)), nodes=RenamedTensors(model.stored, names))
 
 
 def _names(files: Sequence[SetFile]) -> str:

@@ -88,6 +88,7 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
     config |= {"model_type": names.kind} if names.published else {}
+    config |= {key: config[place] for key, place in names.copied.items() if place in config and key not in config}
     missing = [key for key in names.requires if config.get(key) is None]
     path = text_path(model)
     if names.inner:
@@ -101,7 +102,8 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
         config["eos_token_id"] = generation["eos_token_id"]
     if names.period:
         settings = model.family.effective(model.config) if model.described else value_at(config, path)
-        config = with_period(config, path, settings.get("layer_types"), names.period)
+        kinds = settings.get("layer_types")
+        config = with_period(config, path, kinds if isinstance(kinds, list | tuple) else None, names.period)
     if names.layer_types and path and isinstance(kinds := value_at(config, path).get("layer_types"), list):
         renamed = [names.layer_types.get(kind, kind) for kind in kinds]
         config = with_part(config, path, {**value_at(config, path), "layer_types": renamed})

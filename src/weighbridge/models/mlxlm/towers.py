@@ -103,6 +103,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     text: Mapping[str, Value] = {}
     vision: Mapping[str, Value] = {}
     parts: Mapping[str, Mapping[str, Value]] = {}
+    copied: Mapping[str, str] = {}
     unquantized: list[str] = []
     eight_bits: list[str] = []
     modes: Mapping[str, list[str]] = {}
@@ -467,6 +468,8 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
             }
     if names.published:
         config["model_type"] = names.published
+    for key in [key for key, place in names.copied.items() if config.get(key) == config.get(place)]:
+        config.pop(key, None)
     texts = {**model.texts, "config.json": json.dumps(config, indent=2).encode()}
     named = with_nodes(model, nodes)
     index = replace(named.index, metadata={**named.index.metadata, "format": "pt"})
