@@ -24,16 +24,18 @@ from tests.models.mlx_vlm_cases import (
     RECORDED,
     RESPELLED,
     case,
+    part_of_text,
     recorded,
     respelled,
     summary,
+    with_output,
 )
 from tests.models.projector_cases import golden, weights, write_folder
 
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.registry import family_of_hf, projector_of_hf
 from weighbridge.models.mlxlm import towers
 from weighbridge.models.mlxlm.towers import TowerNames, table, tower_names
 from weighbridge.shipping.run import how_to_run
@@ -75,6 +77,26 @@ def test_the_reason_is_given_for_a_model_type_of_another_name_than_its_module() 
         assert table().reason(kind) == table().reason(module) != ""
 
 
+def test_classes_with_an_output_of_their_own_are_those_of_mlx_vlm() -> None:
+    assert table().untied == json.loads(MODULES.read_text("utf-8"))["untied"]
+
+
+#: Kind -> a model of it whose output is tied to the embedding and stored all the same.
+WITH_OUTPUT = {TYPES[name]: tied for name in ALL if (tied := with_output(name)) is not None}
+
+
+@pytest.mark.parametrize("kind", WITH_OUTPUT)
+def test_an_output_that_is_tied_and_stored_is_left_out_unless_the_class_has_one(kind: str, tmp_path: Path) -> None:
+    """mlx-vlm loads these folders, and most of those with both not at all (`record_mlx_vlm`)."""
+    found, row = WITH_OUTPUT[kind], table().model[kind]
+    output = {mlx for name in found["names"] if (mlx := row.to_mlx(name)).endswith("lm_head.weight")}
+    with wb.plan_convert(write_folder(found, tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        listed = {str(loss.tensor) for loss in plan.losses if "left out" in loss.message} & output
+        plan.run()
+    written = output & tensors(tmp_path / "out").keys()
+    assert (listed, written) == ((set(), output) if row.head or kind in table().untied else (output, set()))
+
+
 @pytest.mark.parametrize(("name", "form"), RECORDED)
 def test_tensors_are_those_of_mlx_vlm(name: str, form: str, tmp_path: Path) -> None:
     folder = write_folder(case(name), tmp_path / "m")
@@ -93,6 +115,9 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
         dropped = {row.to_hf(str(loss.tensor)) for loss in plan.losses if "left out" in loss.message}
         plan.run()
     wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+    assert (
+        not {"quantization", "quantization_config"} & json.loads((tmp_path / "back" / "config.json").read_text()).keys()
+    )
     before, after = tensors(folder), tensors(tmp_path / "back")
     if name == "internvl-silu":  # comes back under the names of transformers 5
         before = {row.to_hf(row.to_mlx(tensor)): array for tensor, array in before.items()}
@@ -214,7 +239,7 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
         plan.run()
     config, published = json.loads((tmp_path / "out" / "config.json").read_text()), case(name)["config"]
     row = table().model[TYPES[name]]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(config), row.text), ("vision_config", row.vision)):
         for key in keys:
             first, _, inner = key.removesuffix("!").partition(".")
             written, expected = config[part][first], published[part].get(first, {})
@@ -276,7 +301,7 @@ def test_the_period_of_a_language_model_without_a_family(tmp_path: Path) -> None
 def test_a_key_that_no_spelling_has_is_listed(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)
     row = table().model[kind]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(case(name)["config"]), row.text), ("vision_config", row.vision)):
         for key, places in keys.items():
             if not isinstance(places, str) or re.search("hidden_size|head_dim|intermediate_size", places):
                 continue  # a constant, and keys without which no model is described
@@ -417,7 +442,8 @@ STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe", "minicpm-v-4.7-moe")
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
           "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
           "heads": "plain", "packed": "plain", "groups": "plain", "weight_norms": "plain", "transposed": "plain",
-          "int32": "plain", "alternate": "plain", "columns": "plain", "together": "plain"}  # fmt: skip
+          "int32": "plain", "alternate": "plain", "columns": "plain", "together": "plain",
+          "as_published": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
@@ -435,6 +461,8 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
         if dropped.tied:
             always = [msgspec.structs.replace(e, tied=e.tied and e is not dropped) for e in row.unread]
             yield "plain", msgspec.structs.replace(row, unread=always)
+    if any(each.kept for each in row.unread):
+        yield "plain", msgspec.structs.replace(row, unread=[msgspec.structs.replace(e, kept=[]) for e in row.unread])
     for mode, parts in row.modes.items():
         for part in parts:
             rest = [other for other in parts if other != part]
@@ -449,10 +477,15 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
 
 
 def spellings(name: str, at: Path) -> list[Path]:
-    """A case's folders that convert to the same: with tensors that the class drops, and with stacks of experts."""
+    """A case's folders that convert to the same: with tensors that the class drops, also if config.json doesn't say
+    that the output is tied and the class's default does, and with stacks of experts."""
     found = case(name)
     found["names"] |= DROPPED.get(name, {})
     folders = [write_folder(found, at / name)]
+    if name in DROPPED and any(dropped.tied for dropped in table().model[TYPES[name]].unread):
+        for config in (found["config"], found["config"].get("text_config", {})):
+            config.pop("tie_word_embeddings", None)
+        folders.append(write_folder(found, at / f"{name}-unsaid"))
     if name in STACKED:
         named = weights(case(name)["names"])
         single = [tensor for tensor in named if ".experts.0.up_proj" in tensor]
@@ -478,7 +511,8 @@ def spellings(name: str, at: Path) -> list[Path]:
 def test_other_spellings_convert_to_the_same_and_list_tensors_that_the_class_drops(name: str, tmp_path: Path) -> None:
     row = table().model[TYPES[name]]
     dropped = {row.to_mlx(tensor) for tensor in DROPPED.get(name, {})}
-    for folder, expected in zip(spellings(name, tmp_path), (dropped, set[str]()), strict=False):
+    for folder in spellings(name, tmp_path):
+        expected = set[str]() if folder.name.endswith("-stacked") else dropped
         with wb.plan_convert(folder, tmp_path / f"{folder.name}-out", to="mlx", towers=True) as plan:
             assert {loss.tensor for loss in plan.losses if "doesn't read it" in loss.message} == expected
             plan.run()
@@ -573,6 +607,30 @@ def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.reordered])
+def test_a_folder_whose_rows_mlx_vlm_reorders_at_each_load_is_refused(kind: str, tmp_path: Path) -> None:
+    """As its own converter writes it (`record_mlx_vlm`). Reports read it all the same."""
+    name = next(name for name in ALL if TYPES[name] == kind)
+    for tensor in table().model[kind].reordered:
+        out = convert(write_folder(case(name), tmp_path / "m"), tmp_path / tensor)
+        path = next(out.glob("*.safetensors"))
+        save_file(load_file(path) | {tensor: np.ones((32, 4), np.float32)}, path, {"format": "mlx"})
+        with pytest.raises(UnsupportedError, match="written by mlx-vlm's own converter"):
+            wb.convert(out, tmp_path / "back", to="hf")
+        assert not (tmp_path / "back").exists()
+        assert len(wb.inspect(out).tensors) == len(case(name)["names"]) + 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.needs])
+def test_a_folder_without_a_tensor_that_the_class_needs_is_refused(kind: str, tmp_path: Path) -> None:
+    """A SigLIP without its pooling head, as transformers saves it with `vision_use_head` = false."""
+    found = case(next(name for name in ALL if TYPES[name] == kind))
+    found["names"] = {name: shape for name, shape in found["names"].items() if ".vision_model.head." not in name}
+    with pytest.raises(UnsupportedError, match=r"mlx-vlm's \S+ needs \S*vision_model\.head\.probe, which"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_output_that_no_key_of_the_config_declares_returns(tmp_path: Path) -> None:
     """A class with two matrices gets a copy of the embedding only if the folder has no output."""
     found = case("nemotron-parse-1.2")
@@ -652,6 +710,40 @@ def test_queries_and_keys_in_one_matrix_of_fp8_are_refused(grid: int, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+CODES = [
+    ("layers.1.attn.wq_a", (1, 32), "exact"), ("layers.1.attn.wq_a", (32, 32), "exact"),
+    ("layers.1.engram.embed", (32, 32), "exact"), ("layers.1.attn.wq_a", (1, 64), "exact"),
+    ("vision.blocks.0.mlp.w2", (1, 64), "decoded"),  # a block ends inside of it
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "block", "kind"), CODES)
+def test_codes_of_8_bits_with_powers_of_two_stay_codes(
+    name: str, block: tuple[int, int], kind: str, tmp_path: Path
+) -> None:
+    """As DeepSeek V4.1 is published."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    found = case("deepseek-v4.1")
+    found["config"] |= {"quantization_config": {"quant_method": "fp8"}, "torch_dtype": "float32"}
+    source = write_folder(found, tmp_path / "m")
+    stored = {n: torch.from_numpy(array) for n, array in load_file(source / "model.safetensors").items()}
+    rows, columns = stored[f"{name}.weight"].shape
+    scales = np.random.default_rng(0).integers(118, 136, (rows // block[0], -(-columns // block[1])), np.uint8)
+    codes = stored[f"{name}.weight"].to(torch.float8_e4m3fn)
+    stored |= {f"{name}.weight": codes, f"{name}.scale": torch.from_numpy(scales).view(torch.float8_e8m0fnu)}
+    save_torch(stored, source / "model.safetensors", {"format": "pt"})
+    with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True) as plan:
+        assert [move.kind for move in plan.moves] == [kind]
+        plan.run()
+    wb.convert(tmp_path / "out", tmp_path / "back", to="hf", dtype="f32")
+    factors = np.exp2(scales.astype(np.float32) - 127).repeat(block[0], 0).repeat(block[1], 1)[:, :columns]
+    assert np.array_equal(tensors(tmp_path / "back")[f"{name}.weight"], codes.to(torch.float32).numpy() * factors)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config.get("quantization", {}).get("mode") == ("mxfp8" if kind == "exact" else None)
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.fixed])
 def test_another_size_than_the_only_one_of_the_class_is_listed(kind: str, tmp_path: Path) -> None:
     """The small cases have other sizes, which `record_mlx_vlm` gives to mlx-vlm's classes, too."""
@@ -669,6 +761,13 @@ def test_experts_that_config_json_does_not_count_are_an_error(counts: Any, words
     found["config"]["moe_num_experts"] = counts
     with pytest.raises(FormatError, match=words):
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [next(n for n in ALL if TYPES[n] == kind) for kind in table().model])
+def test_the_program_that_runs_a_folder_is_mlx_vlm_if_its_class_writes_text(name: str, tmp_path: Path) -> None:
+    with wb.plan_convert(write_folder(case(name), tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        line = None if name in ("embedding-gemma2", "d1-omni") else f"mlx_vlm.chat --model {tmp_path / 'out'}"
+        assert how_to_run(plan) == line
 
 
 def gguf_source(tmp_path: Path) -> Path:
@@ -730,6 +829,29 @@ def test_buffers_are_listed(tmp_path: Path) -> None:
     assert [loss.tensor for loss in plan.losses if "mlx-vlm computes it" in loss.message] == [
         "vision_model.embeddings.position_ids"
     ]
+
+
+def has_family(name: str) -> bool:
+    with suppress(UnsupportedError):
+        return bool(family_of_hf(case(name)["config"]))
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if not has_family(name)])
+def test_a_model_without_a_family_is_proved_by_its_settings_and_tensors(name: str, tmp_path: Path) -> None:
+    source = write_folder(case(name), tmp_path / "m")
+    out = convert(source, tmp_path / "out")
+    verdicts = {check.name: check.verdict for check in wb.prove(source, out, run=False).checks}
+    another = bool(table().model[TYPES[name]].weight_norms)  # a pair with the same product
+    assert verdicts == {"settings": "same", "tensors": "different" if another else "same"}
+    config = json.loads((out / "config.json").read_text())
+    part = next((config[key] for key in ("text_config", "language_config", "decoder") if key in config), config)
+    key = next(key for key, value in part.items() if isinstance(value, int) and not isinstance(value, bool))
+    part[key] += 1
+    (out / "config.json").write_text(json.dumps(config))
+    checks = {check.name: check for check in wb.prove(source, out, run=False, static=True).checks}
+    assert checks["settings"].verdict == "different"
+    assert any(f"{key}: " in detail for detail in checks["settings"].details)
 
 
 def test_a_language_model_without_a_family_names_the_option(tmp_path: Path) -> None:

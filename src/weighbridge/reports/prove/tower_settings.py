@@ -25,12 +25,14 @@ _FILE: Final = ("_name_or_path", "transformers_version", "quantization", "quanti
 
 def config_differences(a: OpenModel, b: OpenModel) -> tuple[list[str], int]:
     """Returns the settings of two folders, one of mlx-vlm, that differ, and the number of settings. Those of the
-    language model that only one folder states are left to the family's table, except those that towers.toml names.
+    language model that only one folder states are left to the family's table, if there is one, except those that
+    towers.toml names.
     Raises UnsupportedError for a model that the table lacks."""
     left, right = dict(_leaves(_as_mlx_vlm_reads(a))), dict(_leaves(_as_mlx_vlm_reads(b)))
     names = tower_names(a.config) or tower_names(b.config)
+    described = a.described or b.described
     read = {key.partition(".")[0].removesuffix("!") for key in names.text} if names else set()
-    texts = {".".join(text_path(model)) for model in (a, b)}
+    texts = {".".join(text_path(model)) for model in (a, b) if described}
     differ = [
         path
         for path in dict.fromkeys((*left, *right))
