@@ -15,7 +15,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeErr
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
-from weighbridge.containers.formats import GGUF_MAGIC
+from weighbridge.containers.formats import GGUF_MAGIC, PIPELINES
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff.diffusion import architectures
 from weighbridge.conversion.gguf.loadable import LayoutSource
@@ -176,6 +176,11 @@ def _planned(request: ShipRequest, staged: Path) -> tuple[Plan, tuple[str, ...]]
     """Returns the plan of a GGUF, with the mmproj file if the model has towers and none was named, and notes."""
     options = request.options
     with open_headers(request.path).model as model:
+        if model.place.trainer in PIPELINES:
+            raise UnsupportedError(
+                f"{request.path} is the pipeline of an image or video model: no program on llama.cpp runs it",
+                hint="wb convert writes it for ComfyUI: --comfy-folders, or GGUFs of its parts with --to gguf",
+            )
         several, sees = model.format == "gguf" and not model.place.single, has_towers(model)
     how: dict[str, Any] = {"parents": True, "overwrite": options.overwrite, "arch_file": options.arch_file}
     if several and options.type is None:

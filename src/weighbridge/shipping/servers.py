@@ -109,9 +109,10 @@ def _check_language(model: OpenModel, path: Path) -> None:
         place = shlex.quote(str(path))
         run = f"whisper-cli -m {place}" if form is WhisperForm.GGML else f"wb convert {place} ggml-NAME.bin"
         raise UnsupportedError("llama-server runs no Whisper", hint=f"whisper.cpp does: {run}")
-    if model.diffusion is not None:
+    if model.makes_pictures:
+        title = model.diffusion.title if model.diffusion is not None else "pipeline of an image or video model"
         hint = "ComfyUI-GGUF reads the GGUF that wb convert and wb quantize write of it"
-        raise UnsupportedError(f"llama-server runs no {model.diffusion.title}", hint=hint)
+        raise UnsupportedError(f"llama-server runs no {title}", hint=hint)
     check_names(path, model.index.by_name)
 
 
