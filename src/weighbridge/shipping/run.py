@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.containers.gguf import container as gguf
@@ -13,14 +15,17 @@ from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.models.clients import mlx_verdict
+from weighbridge.models.llamacpp import table as llamacpp_table
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.rules import accepts, all_findings
+from weighbridge.models.llamacpp.uses import use_of
 from weighbridge.models.mlxlm.towers import table
 from weighbridge.models.model import OpenModel
 from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 
 _CONFIG: Final = "config.json"
+_ADAPTER: Final = "adapter gguf"
 
 
 def how_to_run(plan: Plan) -> str | None:
@@ -33,18 +38,18 @@ def how_to_run(plan: Plan) -> str | None:
         indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
         parts = [index for index in indexes if index.metadata.get("general.type") != "mmproj"] or indexes
         kind, path = _gguf_kind(parts[0].metadata), plan.target
-        if kind is None or (kind != "adapter gguf" and accepts(all_findings(parts)) is not True):
+        if kind is None or (kind != _ADAPTER and accepts(all_findings(parts)) is not True):
             return None
         if len(parts) < len(indexes):
             first, *_, mmproj = (str(path / file.name) for file in plan.files)
-            return run_line(f"{kind} with mmproj", first, mmproj=mmproj)
+            return run_line(kind, first, mmproj)
         written = str(path / plan.files[0].name if plan.folder else path)
         source = plan.model
         mmproj = ""
-        if kind == "gguf" and isinstance(source, OpenModel) and source.format == "gguf":
+        if kind != _ADAPTER and isinstance(source, OpenModel) and source.format == "gguf":
             place = source.place.path
             mmproj = "" if is_remote(place) else str(find_towers(place, source).path or "")
-        return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj)
+        return run_line(kind, written, mmproj)
     if plan.format not in ("mlx", "hf"):
         return None
     config = _config(plan)
@@ -53,7 +58,7 @@ def how_to_run(plan: Plan) -> str | None:
     if not architecture.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):  # generates no text
         return None
     if plan.format == "hf":
-        loads = vllm_loads(quantization_method(config))
+        loads = vllm_loads(quantization_method(config)) and not _is_of_another_use(plan)
     else:
         weights = (file for file in plan.files if file.name.endswith(".safetensors"))
         shapes = {slot.name: slot.spec.shape for file in weights for slot in file.layout.slots}
@@ -63,15 +68,23 @@ def how_to_run(plan: Plan) -> str | None:
     return run_line(plan.format, str(plan.target)) if loads else None
 
 
+def _is_of_another_use(plan: Plan) -> bool:
+    """Whether the model is of a family whose models servers of language models don't run."""
+    if not isinstance(plan.model, OpenModel):
+        return False
+    with suppress(UnsupportedError):
+        return plan.model.family.gguf in llamacpp_table().uses
+    return False
+
+
 def _gguf_kind(keys: Mapping[str, Any]) -> str | None:
-    """Returns the kind of a GGUF (gguf, embedding, adapter gguf), or None if no program runs it. The base model of an
-    adapter is unknown."""
-    architecture, kind = keys.get("general.architecture"), keys.get("general.type", "model")
+    """Returns the kind of a GGUF, a use or an adapter, or None if no program runs it. The base model of an adapter is
+    unknown."""
+    kind = keys.get("general.type", "model")
     if kind == "adapter":
-        return "adapter gguf"
-    if kind != "model" or not isinstance(architecture, str) or "tokenizer.ggml.model" not in keys:
-        return None
-    return "embedding" if f"{architecture}.pooling_type" in keys else "gguf"
+        return _ADAPTER
+    runs = kind == "model" and keys.get("tokenizer.ggml.model", "none") != "none"
+    return use_of(keys) if runs else None
 
 
 def _config(plan: Plan) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
     one_is_none: list[str]
     without_graph: list[str]
     parts: Mapping[str, str]
+    uses: Mapping[str, str]
     rotates_all: list[str]
     rope_scaling: list[str]
     max_experts: int
