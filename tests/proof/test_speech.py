@@ -120,6 +120,19 @@ def test_a_talker_s_gguf_has_its_tokenizer_and_codes(tmp_path: Path) -> None:
         assert verdict(changed) == "different", key
 
 
+@pytest.mark.parametrize("name", ["qwen3-tts", "pocket-tts"])
+def test_talkers_merge_with_all_their_tensors(name: str, tmp_path: Path) -> None:
+    """Also with those from which a GGUF's embedding is computed."""
+    first = models.build(CASES[name], tmp_path / "first")
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    before = load_file(first / "model.safetensors")
+    save_file({key: array * 3 for key, array in before.items()}, second / "model.safetensors")
+    wb.merge([first, second], f"{tmp_path / 'merged'}/", method="linear")
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert merged.keys() == before.keys()
+    assert all(np.allclose(merged[key], array * 2, rtol=1e-6) for key, array in before.items())
+
+
 def test_no_folder_is_made_of_a_talker(tmp_path: Path) -> None:
     folder = models.build(CASES["qwen3-tts"], tmp_path / "Qwen3-TTS")
     with wb.plan_convert(folder, tmp_path / "a.gguf", pre=CASES["qwen3-tts"].pre) as plan:

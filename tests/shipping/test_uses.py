@@ -31,7 +31,7 @@ SERVED = {
 #: case -> the use of its GGUF, which llama-server doesn't run
 OTHERS = {"t5": "encoder-decoder", "qwen3-tts": "speech", "llada": "diffusion"}
 SERVER = """
-import json, sys, xllamacpp as x
+import json, os, sys, xllamacpp as x
 path, flags, endpoint = sys.argv[1], sys.argv[2].split(), sys.argv[3]
 params = x.CommonParams()
 params.model.path, params.n_ctx, params.n_parallel, params.warmup, params.fit_params = path, 128, 1, False, False
@@ -40,8 +40,13 @@ if "--reranking" in flags or flags[1:] == ["--pooling", "rank"]:
     params.pooling_type = 4
 given = {"completions": {"prompt": "a b", "n_predict": 2}, "embeddings": {"input": "a b"},
          "rerank": {"query": "a", "documents": ["b c", "d"]}}
-answer = getattr(x.Server(params), f"handle_{endpoint}")(given[endpoint])
-print("ANSWER", json.dumps(answer))
+server = x.Server(params)
+try:
+    answer = getattr(server, f"handle_{endpoint}")(given[endpoint])
+except Exception as error:
+    answer = {"error": str(error)}
+print("ANSWER", json.dumps(answer), flush=True)
+os._exit(0)  # the server's end may wait forever
 """
 
 
@@ -97,7 +102,7 @@ def test_models_of_other_programs_are_refused_by_servers(name: str, ggufs: Any, 
         assert how_to_run(plan) is None
     for target in ("llama-server", "ollama"):
         with pytest.raises(UnsupportedError, match=OTHERS[name]) as error:
-            wb.ship(target, path, "name", **({"store": tmp_path / "store"} if target == "ollama" else {}))
+            wb.ship(target, path, "name", store=tmp_path / "store" if target == "ollama" else None)
         assert error.value.hint == line
 
 

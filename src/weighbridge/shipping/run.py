@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import RemotePath, is_remote
+from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.models.clients import mlx_verdict
 from weighbridge.models.llamacpp import table as llamacpp_table
 from weighbridge.models.llamacpp.companions import find_towers
@@ -37,8 +38,10 @@ def how_to_run(plan: Plan) -> str | None:
     if plan.format == "gguf":
         indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
         parts = [index for index in indexes if index.metadata.get("general.type") != "mmproj"] or indexes
-        kind, path = _gguf_kind(parts[0].metadata), plan.target
-        if kind is None or (kind != _ADAPTER and accepts(all_findings(parts)) is not True):
+        keys, path = parts[0].metadata, plan.target
+        kind = _ADAPTER if keys.get("general.type") == "adapter" else use_of(keys)
+        complete = keys.get("general.type", "model") == "model" and keys.get("tokenizer.ggml.model", "none") != "none"
+        if kind != _ADAPTER and not (complete and accepts(all_findings(parts)) is True):
             return None
         if len(parts) < len(indexes):
             first, *_, mmproj = (str(path / file.name) for file in plan.files)
@@ -58,7 +61,7 @@ def how_to_run(plan: Plan) -> str | None:
     if not architecture.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):  # generates no text
         return None
     if plan.format == "hf":
-        loads = vllm_loads(quantization_method(config)) and not _is_of_another_use(plan)
+        loads = vllm_loads(quantization_method(config)) and not _is_of_another_use(config)
     else:
         weights = (file for file in plan.files if file.name.endswith(".safetensors"))
         shapes = {slot.name: slot.spec.shape for file in weights for slot in file.layout.slots}
@@ -68,23 +71,11 @@ def how_to_run(plan: Plan) -> str | None:
     return run_line(plan.format, str(plan.target)) if loads else None
 
 
-def _is_of_another_use(plan: Plan) -> bool:
-    """Whether the model is of a family whose models servers of language models don't run."""
-    if not isinstance(plan.model, OpenModel):
-        return False
-    with suppress(UnsupportedError):
-        return plan.model.family.gguf in llamacpp_table().uses
+def _is_of_another_use(config: Mapping[str, Any]) -> bool:
+    """Whether servers of language models don't run the models of a config.json's family."""
+    with suppress(WeighbridgeError):
+        return family_of_hf(config).gguf in llamacpp_table().uses
     return False
-
-
-def _gguf_kind(keys: Mapping[str, Any]) -> str | None:
-    """Returns the kind of a GGUF, a use or an adapter, or None if no program runs it. The base model of an adapter is
-    unknown."""
-    kind = keys.get("general.type", "model")
-    if kind == "adapter":
-        return _ADAPTER
-    runs = kind == "model" and keys.get("tokenizer.ggml.model", "none") != "none"
-    return use_of(keys) if runs else None
 
 
 def _config(plan: Plan) -> dict[str, Any]:

@@ -105,7 +105,9 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     decision.add_keys(draft, decides, family.gguf)
     if dense:
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
-    draft.notes += [*renamed, *metadata.products(family), *_task_adapters(model)]
+    draft.notes += [*renamed, *metadata.products(family)]
+    if tasks := family.effective(model.config).get("lora_adaptations"):
+        draft.notes.append(f"the adapter of a task is another file: --task-adapter {'|'.join(map(str, tasks))}")
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
         draft.notes.append(_FOLDED.format(", ".join(multipliers), family.gguf))
     return draft
@@ -116,11 +118,6 @@ def _add_projector(model: OpenModel, draft: PlanBuilder, options: GgufFileOption
     from weighbridge.conversion.gguf import mmproj  # late: few models have towers
 
     return mmproj.add_file(model, draft, options)
-
-
-def _task_adapters(model: OpenModel) -> list[str]:
-    tasks = model.family.effective(model.config).get("lora_adaptations") or ()
-    return [f"the adapter of a task is another file: --task-adapter {'|'.join(map(str, tasks))}"] if tasks else []
 
 
 def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss]:
