@@ -16,8 +16,7 @@ from tests.oracles.families import CASES
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.llamacpp import table
-from weighbridge.models.llamacpp.uses import use_of
+from weighbridge.models.llamacpp import table, use_of
 from weighbridge.shipping.run import how_to_run
 from weighbridge.shipping.targets import FLAGS, TARGETS, run_line, server_flags
 

@@ -16,7 +16,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.fitting.quality import quality
 from weighbridge.models.config.card import front_matter, read_card_as_written
-from weighbridge.models.llamacpp.uses import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
+from weighbridge.models.llamacpp import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
 from weighbridge.shipping.measured import MeasuredQuality
 from weighbridge.shipping.ollama.turns import translate
 from weighbridge.shipping.targets import FLAGS, run_line

@@ -17,9 +17,9 @@ from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.models.clients import mlx_verdict
 from weighbridge.models.llamacpp import table as llamacpp_table
+from weighbridge.models.llamacpp import use_of
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.rules import accepts, all_findings
-from weighbridge.models.llamacpp.uses import use_of
 from weighbridge.models.mlxlm.towers import table
 from weighbridge.models.model import OpenModel
 from weighbridge.shipping.servers import quantization_method, vllm_loads

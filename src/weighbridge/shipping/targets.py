@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
-from weighbridge.models.llamacpp.uses import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
+from weighbridge.models.llamacpp import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
 
 
 @dataclass(frozen=True, slots=True)

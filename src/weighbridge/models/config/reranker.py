@@ -7,16 +7,15 @@ or `_name_or_path` of config.json.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.models.config.pooling import pooling_type
+from weighbridge.models.llamacpp import RANK
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
     from weighbridge.models.arch.tables.schema import RerankEntry
     from weighbridge.models.model import OpenModel
-
-RANK: Final = 4  # llama.h `LLAMA_POOLING_TYPE_RANK`
 
 
 def rerank_of(family: Family) -> RerankEntry | None:
