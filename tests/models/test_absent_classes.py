@@ -52,9 +52,9 @@ def test_other_targets_keep_every_tensor(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "command"),
     [
-        ("meta-llama/Llama-3.2-1B-Instruct", "wb convert hf://meta-llama/Llama-3.2-1B-Instruct text.gguf"),
-        (None, "wb convert TEXT text.gguf"),
-        (7, "wb convert TEXT text.gguf"),
+        ("meta-llama/Llama-3.2-1B-Instruct", "--with-mmproj --text-model hf://meta-llama/Llama-3.2-1B-Instruct"),
+        (None, "--with-mmproj --text-model TEXT"),
+        (7, "--with-mmproj --text-model TEXT"),
     ],
 )
 @pytest.mark.parametrize("both", [False, True])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save_file
+from tests.models import projector_cases
 from tests.models.family_judges import golden, models_of
 from tests.oracles.published_configs import published
 
@@ -148,6 +149,16 @@ def test_every_key_of_a_config_counts_or_is_listed_or_harmless(name: str) -> Non
 def test_a_published_config_has_no_key_that_nothing_reads(name: str) -> None:
     config = published()[name]["config"]
     assert unread(config, family_of_hf(config)) == []
+
+
+@pytest.mark.parametrize("name", ["lfm2-audio", "minimax-m3"])
+def test_a_model_of_several_parts_has_no_key_that_nothing_reads(name: str) -> None:
+    config = projector_cases.golden()[name]["config"]
+    trained = {"semantic_codebook_factor": 100, "codebook_weight": "log", "interleaved_n_text": 6, "preprocessor": {}}
+    config = config | (trained if name == "lfm2-audio" else {})
+    family = family_of_hf(config)
+    assert unread(config, family) == []
+    assert unread(config | {"attention_multiplier_of_a_new_kind": 2}, family)
 
 
 @pytest.mark.parametrize("group", groups(), ids=lambda group: group.reason.partition(":")[0])

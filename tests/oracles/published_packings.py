@@ -15,7 +15,10 @@ DEEPSEEK_V4 = {
 }  # fmt: skip
 # Matrices that stay in F32, of which ggml's graphs want some so, and those that stay in BF16; the others are in FP8.
 _F32 = ("hc_attn_fn", "hc_ffn_fn", "hc_head_fn", ".ape", "compressor.wkv.weight", "compressor.wgate.weight")
-_BF16 = ("embed.weight", "head.weight", "ffn.gate.weight", "weights_proj.weight")
+_BF16 = (
+    "embed.weight", "head.weight", "ffn.gate.weight", "weights_proj.weight", "markov_w1.weight", "markov_w2.weight",
+    "confidence_head.proj.weight",
+)  # fmt: skip
 
 
 def deepseek_v4(folder: Path) -> None:

@@ -338,14 +338,41 @@ def test_other_formats_are_refused_and_not_read_as_those_of_other_tools(config: 
         unpack({**nvfp4(), "m.comfy_quant": settings(**config)}, {})
 
 
-@pytest.mark.parametrize("shape", [(2, 128, 64), (16, 16, 3, 3)])
-def test_stacks_and_convolutions_are_refused(shape: tuple[int, ...]) -> None:
-    tensors = {
-        "m.weight": of_numpy(np.ones(shape, np.int8), "I8"),
-        "m.weight_scale": of_numpy(np.ones((), np.float32), "F32"),
-    }
+def int8(shape: tuple[int, ...], scale: tuple[int, ...], **config: Any) -> dict[str, Node]:
+    codes = np.random.default_rng(7).integers(-128, 128, shape).astype(np.int8)
+    tensors = {"m.weight": of_numpy(codes, "I8"), "m.weight_scale": of_numpy(floats(*scale, seed=8), "F32")}
+    return {**tensors, "m.comfy_quant": settings(format="int8_tensorwise", **config)}
+
+
+@pytest.mark.parametrize(("shape", "scale"), [
+    ((6, 4, 3, 3), ()), ((6, 4, 3, 3), (1,)), ((6, 4, 3, 3), (6, 1, 1, 1)), ((6, 4, 3, 3), (6, 4, 3, 1)),
+    ((5, 4, 1, 2, 2), (5, 1, 1, 1, 1)), ((5, 4, 7), (5, 1, 1)), ((3, 8, 16), (3, 8, 1)), ((6, 8, 1, 1), (6, 1, 1, 1)),
+])  # fmt: skip
+def test_convolutions_and_stacks_in_int8(shape: tuple[int, ...], scale: tuple[int, ...]) -> None:
+    """comfy-kitchen's dequantize_int8_simple: codes * scale, which numpy broadcasts as torch does."""
+    tensors = int8(shape, scale)
+    codes = tensors["m.weight"].read_all().view(np.int8).reshape(shape)
+    expected = codes.astype(np.float32) * tensors["m.weight_scale"].read_all().view(np.float32).reshape(scale)
+    read = nodes.cast(unpack(tensors, {})["m.weight"], F32)
+    assert read.spec.shape == shape
+    np.testing.assert_array_equal(read.read_all().view(np.float32).reshape(shape), expected)
+
+
+@pytest.mark.parametrize(("shape", "scale"), [
+    ((6, 4, 3, 3), (6,)), ((6, 4, 3, 3), (6, 1)), ((6, 4, 3, 3), (5, 1, 1, 1)), ((6, 4, 3, 3), (1, 4, 1, 1)),
+    ((6, 4, 3, 3), (6, 4, 3, 3)), ((3, 8, 16), (8, 1)), ((0, 4, 3, 3), ()),
+])  # fmt: skip
+def test_scales_of_other_axes_are_refused(shape: tuple[int, ...], scale: tuple[int, ...]) -> None:
+    with pytest.raises(FormatError, match="weight_scale"):
+        unpack(int8(shape, scale), {})
+
+
+def test_rotated_convolutions_and_other_stacks_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a rotated 'int8_tensorwise' in the shape"):
+        unpack(int8((16, 16, 3, 3), (16, 1, 1, 1), convrot=True, convrot_groupsize=16), {})
+    stack = {**nvfp4(), "m.weight": of_numpy(np.zeros((2, 128, 32), np.uint8), "U8")}
     with pytest.raises(UnsupportedError, match="in the shape"):
-        unpack({**tensors, "m.comfy_quant": settings(format="int8_tensorwise")}, {})
+        unpack({**stack, "m.comfy_quant": settings(format="nvfp4")}, {})
 
 
 @pytest.mark.parametrize(("module", "layer"), [

@@ -6,22 +6,32 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.oracles import families, gguf_file, models, ours, reference_converter
+from tests.oracles.families.deepseek4 import DEEPSEEK_V4, DSPARK, dspark_shapes
 from tests.oracles.families.drafts import TARGETS
 from tests.oracles.folders import assert_same, tensors
 from tests.oracles.llama_loads import Judge
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.models.arch.naming import MappingError
 
 pytestmark = pytest.mark.oracle
 
 DRAFTS = ("gemma4-assistant", "gemma4-unified-assistant")
 WITH_TARGET = [name for name, case in families.CASES.items() if case.target]
+CONVERTED = [name for name in WITH_TARGET if families.CASES[name].judged]
+RETURNING = [name for name in WITH_TARGET if families.CASES[name].returns]
+INSIDE = replace(
+    families.CASES["deepseek4-published"], name="deepseek4-dspark",
+    options=DEEPSEEK_V4 | DSPARK, shapes=families.CASES["deepseek4"].shapes | dspark_shapes(3, 3, 32),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +68,7 @@ def test_the_file_is_the_reference_s_and_leads_back(name: str, folder: Callable[
 
 @pytest.mark.costly
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0"])
-@pytest.mark.parametrize("name", WITH_TARGET)
+@pytest.mark.parametrize("name", CONVERTED)
 def test_with_its_target_the_file_is_the_reference_s(
     name: str, dtype: str, folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -76,7 +86,7 @@ def test_with_its_target_the_file_is_the_reference_s(
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("name", WITH_TARGET)
+@pytest.mark.parametrize("name", RETURNING)
 def test_and_leads_back_to_a_folder_that_makes_it_again(
     name: str, folder: Callable[[str], Path], target: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -174,3 +184,132 @@ def test_a_row_for_the_target_s_embedding_is_not_lost_in_silence(
     (draft / "mask_embedding.pt").write_bytes(b"")
     with pytest.raises(UnsupportedError, match=r"mask_embedding\.pt"):
         wb.convert(draft, tmp_path / "x.gguf", target_model=target("qwen3"))
+
+
+# ---- a draft inside its target's folder
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.build(INSIDE, tmp_path_factory.mktemp("inside") / "model")
+
+
+def test_a_draft_inside_its_target_s_folder_is_the_reference_s(inside: Path, tmp_path: Path) -> None:
+    mine, theirs = (tmp_path / side / "x.gguf" for side in ("mine", "theirs"))
+    theirs.parent.mkdir()
+    made = wb.convert(inside, mine, draft=True, pre=INSIDE.pre)
+    flags = ("--dspark", "--target-model-dir", str(inside))
+    reference_converter.run(
+        reference_converter.Job(str(inside), str(theirs), "auto", INSIDE.pre, INSIDE.hparams, flags)
+    )
+    assert gguf_file.differences(gguf_file.read(mine), gguf_file.read(theirs)) == []
+    judge = Judge()
+    assert judge.refusal(mine) is None
+    judge.close()
+    assert wb.verify(mine).ok
+    theirs_alone = [name for name in tensors(inside) if not name.startswith("mtp.")]
+    (left,) = made.losses
+    assert left.message.startswith(f"left out, as asked: {len(theirs_alone)} tensors of its target")
+
+
+def test_a_draft_is_compared_with_that_of_its_target_s_folder(inside: Path, tmp_path: Path) -> None:
+    draft, whole = tmp_path / "draft.gguf", tmp_path / "whole.gguf"
+    wb.convert(inside, draft, draft=True, pre=INSIDE.pre)
+    wb.convert(inside, whole, pre=INSIDE.pre)
+    proved = wb.prove(inside, draft)
+    assert (proved.verdict, [c.name for c in proved.checks if c.verdict == "not-checked"]) == ("incomplete", ["run"])
+    assert wb.prove(inside, draft, run=False).verdict == "same"
+    assert wb.prove(inside, whole, run=False).verdict == "same"
+    assert wb.prove(whole, draft, run=False).verdict == "different"
+    assert not [row for row in wb.diff(inside, draft).tensors if row.kind in ("added", "removed")]
+
+
+@pytest.mark.parametrize("key", ["dspark_block_size", "dspark_noise_token_id"])
+def test_a_draft_without_a_key_that_it_needs_is_refused(key: str, inside: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(inside, broken)
+    config = json.loads((broken / "config.json").read_text())
+    del config[key]
+    (broken / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match=f"{key}: is missing"):
+        wb.convert(broken, tmp_path / "x.gguf", draft=True)
+
+
+@pytest.mark.parametrize("added", ["mtp.0.norm.weight", "mtp.1.e_proj.weight"])
+def test_a_further_tensor_of_a_draft_is_named(added: str, inside: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(inside, broken)
+    arrays = tensors(inside)
+    save_file(arrays | {added: arrays["norm.weight"].clone()}, broken / "model.safetensors")
+    with pytest.raises(MappingError, match=added.replace(".", r"\.")):
+        wb.convert(broken, tmp_path / "x.gguf", draft=True)
+
+
+def test_the_target_s_conversion_names_the_command_of_its_draft(inside: Path, tmp_path: Path) -> None:
+    made = wb.plan_convert(inside, tmp_path / "x.gguf", pre=INSIDE.pre)
+    with made:
+        (left,) = [loss for loss in made.losses if "mtp." in loss.message]
+    assert left.message.endswith("wb convert SRC DST.gguf --draft writes it")
+
+
+def test_parts_of_a_draft_may_be_in_any_of_its_blocks(inside: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    moved = tmp_path / "moved"
+    shutil.copytree(inside, moved)
+    parts = ("main_proj", "main_norm", "norm.", "hc_head", "markov_head", "confidence_head")
+    given = {n: t for n, t in tensors(inside).items() if n.startswith("mtp.")}
+    save_file({_in_block_1(n) if n[6:].startswith(parts) else n: t for n, t in given.items()} | {
+        n: t for n, t in tensors(inside).items() if n not in given
+    }, moved / "model.safetensors")  # fmt: skip
+    files = []
+    for folder in (inside, moved):
+        files.append(tmp_path / f"{folder.name}.gguf")
+        wb.convert(folder, files[-1], draft=True, pre=INSIDE.pre, name="x")
+    assert gguf_file.differences(*(gguf_file.sorted_by_name(gguf_file.read(path)) for path in files)) == []
+
+
+def _in_block_1(name: str) -> str:
+    return f"mtp.1.{name[6:]}"
+
+
+def test_a_draft_is_quantized_from_its_target_s_folder(inside: Path, tmp_path: Path) -> None:
+    whole, two, direct = (tmp_path / f"{name}.gguf" for name in ("whole", "two", "direct"))
+    wb.convert(inside, whole, draft=True, pre=INSIDE.pre, name="x")
+    wb.quantize(whole, two, "q8_0", allow_requantize=True)
+    wb.quantize(inside, direct, "q8_0", draft=True, pre=INSIDE.pre, name="x", allow_requantize=True)
+    assert gguf_file.differences(gguf_file.read(direct), gguf_file.read(two)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"target_model": "."}, "target_model doesn't apply with draft"),
+        ({"with_mmproj": True}, "with_mmproj=True doesn't apply with draft"),
+        ({"mmproj": True}, "draft doesn't apply to an mmproj file"),
+        ({"to": "hf"}, "draft doesn't apply to a Hugging Face folder"),
+    ],
+)
+def test_options_of_other_files_are_refused(options: dict[str, Any], reason: str, inside: Path, tmp_path: Path) -> None:
+    target = tmp_path / ("x" if "to" in options else "x.gguf")
+    with pytest.raises(UsageError, match=reason):
+        wb.convert(inside, target, draft=True, pre=INSIDE.pre, **options)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("name", ["deepseek4", "dspark-deepseek4"])
+def test_a_folder_without_a_draft_is_refused(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="draft doesn't apply to DeepseekV4"):
+        wb.convert(folder(name), tmp_path / "x.gguf", draft=True)
+
+
+def test_a_tensor_of_a_draft_without_a_block_is_named(inside: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(inside, broken)
+    save_file(tensors(inside) | {"mtp.x.norm.weight": tensors(inside)["norm.weight"]}, broken / "model.safetensors")
+    with pytest.raises(UnsupportedError, match=r"mtp\.x\.norm\.weight"):
+        wb.convert(broken, tmp_path / "x.gguf", draft=True)

@@ -12,6 +12,7 @@ from weighbridge.base.dtypes import BF16, F16, F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import nodes
+from weighbridge.tensors.nodes.reduced import row_lengths
 from weighbridge.tensors.slicing import take
 
 
@@ -97,6 +98,22 @@ def test_rows_get_their_lengths_however_they_are_read(seed: int, data: st.DataOb
         b"".join(node.read(x, y).tobytes() for x, y in ((lo, mid), (mid, hi)))
         == whole[lo * width : hi * width].tobytes()
     )
+
+
+@given(seed=st.integers(0, 2**32), columns=st.sampled_from([1, 3, 5000]), data=st.data())
+def test_lengths_of_rows_are_numpy_s_however_they_are_read(seed: int, columns: int, data: st.DataObject) -> None:
+    w = np.random.default_rng(seed).normal(size=(7, columns)).astype("f4")
+    node = row_lengths(nodes.const(w, F32))
+    node.read_all()  # the next read allocates the buffer that a thread keeps
+    whole = node.read_all()
+    lo, hi = sorted(data.draw(st.lists(st.integers(0, 7), min_size=2, max_size=2)))
+    out = np.empty((hi - lo) * 4, np.uint8)
+    with traced_memory() as memory:
+        node.read(lo, hi, out)
+    assert node.spec.shape == (7, 1)
+    assert np.allclose(whole.view("f4"), np.linalg.norm(w.astype("f8"), axis=1), rtol=1e-7)
+    assert out.tobytes() == whole[4 * lo : 4 * hi].tobytes()
+    assert memory.peak <= node.scratch(lo, hi) + 64_000
 
 
 @given(seed=st.integers(0, 2**32), data=st.data())

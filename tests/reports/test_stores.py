@@ -75,6 +75,13 @@ def test_what_is_listed_opens_by_its_address(home: Path, monkeypatch: pytest.Mon
         assert main(["hash", entry.address]) == 0
 
 
+def test_one_model_of_ollama_s_is_listed_under_its_name(home: Path) -> None:
+    store(home / ".ollama" / "models")
+    (whole,) = [entry for entry in list_models().entries if entry.store == "ollama"]
+    for address in (whole.address, whole.address.removesuffix(":3b") + ":3b"):
+        assert list_models([address]).entries == (whole,)
+
+
 def test_shared_blobs_count_once(home: Path) -> None:
     root = home / ".cache" / "huggingface" / "hub"
     hub_cache(root)

@@ -64,6 +64,14 @@ class TokenizerOptions:
         "If SRC is a draft model: the folder of the model that it drafts for.", metavar="MODEL", kind="path",
         section=GGUF, aliases="target-model-dir", sources=("model",),
     )  # fmt: skip
+    text_model: str | os.PathLike[str] | None = option(
+        "If SRC has no language model (Ultravox): that model, for --with-mmproj.", metavar="MODEL",
+        kind="path", section=GGUF, sources=("model",),
+    )  # fmt: skip
+    draft: bool = option(
+        "Write only the draft model inside SRC, its target (DeepSeek V4's DSpark).", False, section=GGUF,
+        aliases="dspark", sources=("model",),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,6 +80,14 @@ def gguf_model(model: OpenModel) -> GgufModel:
         quantized = any(spec.dtype.kind is Kind.BLOCK for spec in tensors.values())
         return GgufModel(dict(model.metadata), tensors, stored, quantized, True)
     if not model.config:
+        from weighbridge.models.lora.forms import adapter_form  # late, as is the next: most models have a config
+        from weighbridge.models.lora.pictures import is_picture_lora
+
+        if adapter_form(model) is not None or is_picture_lora(model):
+            raise UnsupportedError(
+                f"{model.place.path} is a LoRA, which is loaded with its base model",
+                hint="wb fit MODEL; wb convert MODEL DST --lora FILE writes a model with it",
+            )
         raise UnsupportedError(
             f"{model.place.path} has no config.json, which the memory depends on", hint="wb fit MODEL --config FILE"
         )

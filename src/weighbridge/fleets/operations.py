@@ -152,12 +152,17 @@ def _write(planner: Planner, item: Item, options: Mapping[str, Any], target: str
 
 
 def write_outcome(out: str, result: Result) -> Outcome:
+    """`out`: the path of the output. If that is a folder of several files, the details name them."""
     losses = [f"{x.tensor}: {x.message}" if x.tensor else x.message for x in result.losses]
-    return Outcome("written", output=out, written=result.bytes, details={"losses": losses})
+    details: dict[str, Any] = {"losses": losses}
+    if len(result.files) > 1:
+        details["files"] = list(result.files)
+    return Outcome("written", output=out.rstrip("/"), written=result.bytes, details=details)
 
 
 def output_of(item: Item, options: Mapping[str, Any], target: str) -> str:
-    """Returns the path of an item's output: its name below the target, with the suffix of the format."""
+    """Returns the path of an item's output: its name below the target, with the suffix of the format, or a slash if
+    that is a folder of GGUFs."""
     from weighbridge.containers import model_suffixes
 
     stem = item.name

@@ -67,7 +67,7 @@ class Fleet:
         return records_at(resolve_target(self.target))
 
     def _items(self) -> Iterator[Item]:
-        return items(self.sources, kind=item_kind(self.job))
+        return items(self.sources, kind=item_kind(self.job), pairs="with_mmproj" in self.job.options)
 
     def plan(self, calibrate: float = 0.0) -> FleetPlan:
         """Plans the work, from the manifest if there is one, else by listing the sources. `calibrate`: seconds of

@@ -33,18 +33,22 @@ ItemKind = Literal["file", "model", "recipe"]
 _HINTS: Final[Mapping[ItemKind, str]] = {
     "file": "list models with wb ls", "model": "list models with wb ls", "recipe": "name .yaml files of wb merge",
 }  # fmt: skip
+_MMPROJ: Final = re.compile(r"(^|[/\\])mmproj[^/\\]*\.gguf$")
 _CONFIG: Final = "config.json"
 _GIT: Final = ".git"
 
 
-def items(sources: Iterable[str], *, kind: ItemKind) -> Iterator[Item]:
-    """Yields the items of sources, each once: every file, every model, or every recipe of a merge. Raises UsageError if
-    a source has no items, or if two items have the same name."""
+def items(sources: Iterable[str], *, kind: ItemKind, pairs: bool = False) -> Iterator[Item]:
+    """Yields the items of sources, each once: every file, every model, or every recipe of a merge. `pairs`: an mmproj
+    file is part of the model next to it. Raises UsageError if a source has no items, or if two items have the same
+    name."""
     seen: dict[int, int] = {}  # hashes, since a fleet may have millions of names
     for source in sources:
         empty = True
         _check_public(source)
         for item in _expand(source, kind):
+            if pairs and _MMPROJ.search(item.source):
+                continue
             empty = False
             _check_public(item.source)
             name, origin = hash(item.name), hash(item.source)

@@ -106,7 +106,8 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
     if a.makes_pictures and b.makes_pictures:
         from weighbridge.models.diffusion.alike import under_file_names  # late: other models have no such names
 
-        return under_file_names(a), under_file_names(b)
+        a, b = under_file_names((a, b))
+        return a, b
     with suppress(WeighbridgeError):  # tensors of another number of layers
         if (whisper := _under_openai_names(a)) and (second := _under_openai_names(b)):
             return whisper, second
@@ -115,6 +116,16 @@ def named_alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
         for model in (without_mlx_names(a)[0], without_mlx_names(b)[0])
     )
     return first, second
+
+
+def parts_lacking(a: OpenModel, b: OpenModel) -> list[str]:
+    """Notes on the parts of a pipeline that only one of two models has; none for other models. `a`, `b`: as
+    `named_alike` returns them."""
+    if not (a.makes_pictures and b.makes_pictures):
+        return []
+    from weighbridge.models.diffusion import alike
+
+    return alike.parts_lacking(a, b)
 
 
 def _under_openai_names(model: OpenModel) -> OpenModel | None:

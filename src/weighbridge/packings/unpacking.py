@@ -37,11 +37,15 @@ class PackedGroup(NamedTuple):
 
 
 def replaced(tensors: Nodes, groups: Mapping[str, PackedGroup]) -> Mapping[str, LogicalTensor]:
-    """The tensors, with every group replaced by its tensor."""
+    """The tensors, with every group replaced by its tensor, and without those that only mark a file with groups."""
     if not groups:
         return tensors
     out: dict[str, LogicalTensor] = {}
+    evidence = {each for group in groups.values() if (each := group.match.schema.evidence)}
+    marks = {mark for each in evidence for mark in each.marks}
     for name in tensors:
+        if marks and name.rpartition(".")[2] in marks:
+            continue
         group = groups.get(name)
         # `name` rather than an equal `group.name`: 100,000 strings would exist twice
         out[name if group is None or group.name == name else group.name] = group.node if group else tensors[name]

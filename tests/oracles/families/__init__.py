@@ -26,5 +26,6 @@ REFERENCES = [
     ("gpt-oss-mxfp4", "bf16"),  # its experts stay MXFP4 whatever is asked for
     ("gpt-oss-mxfp4", "q8_0"),
     ("kimi-k3-published", "q8_0"),
+    ("deepseek4-published", "q8_0"),
     *(("mistral4", dtype) for dtype in ("f16", "bf16", "q8_0")),
 ]

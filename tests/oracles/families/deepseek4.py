@@ -54,6 +54,18 @@ _TOP: Shapes = {
 }  # fmt: skip
 
 
+def dspark_shapes(stages: int, targets: int, rank: int) -> Shapes:
+    """The draft inside a folder: blocks as those without compressed attention, and what the first and last have."""
+    out: Shapes = {}
+    for i in range(stages):
+        out |= _layer(f"mtp.{i}", 0, hashed=False)
+    out |= {"mtp.0.main_proj.weight": (64, targets * 64), "mtp.0.main_norm.weight": (64,)}
+    last = f"mtp.{stages - 1}"
+    out |= {f"{last}.markov_head.markov_w{n}.weight": (_BPE, rank) for n in (1, 2)}
+    out[f"{last}.confidence_head.proj.weight"] = (1, 64 + rank)
+    return out | {f"{last}.{n}": s for n, s in _TOP.items() if n.startswith(("norm.", "hc_"))}
+
+
 def _shapes(*, sees: bool = False) -> Shapes:
     """`sees`: with a bias for the tokens of images."""
     out = dict(_TOP)
@@ -64,7 +76,7 @@ def _shapes(*, sees: bool = False) -> Shapes:
     return out
 
 
-_V4: dict[str, Any] = (
+DEEPSEEK_V4: dict[str, Any] = (
     {key: value for key, value in GQA.items() if key != "intermediate_size"}
     | BPE
     | {
@@ -83,7 +95,12 @@ _V4: dict[str, Any] = (
     }
 )  # fmt: skip
 
-_SPREADS = (
+#: What a config says of the draft in its folder.
+DSPARK: dict[str, Any] = {
+    "dspark_block_size": 5, "dspark_noise_token_id": _BPE - 9, "dspark_target_layer_ids": [1, 2, 3],
+    "dspark_markov_rank": 32, "num_nextn_predict_layers": 1, "compress_ratios": [*_RATIOS[:-1], 0, 0],
+}  # fmt: skip
+SPREADS = (
     (("ffn.gate.weight",), (0.0, 0.1)),
     (("hc_attn_scale", "hc_ffn_scale", "hc_head_scale"), (1.0, 0.25)),
 )
@@ -96,10 +113,10 @@ CASES = table(
         "deepseek4",
         "DeepseekV4ForCausalLM",
         "bpe",
-        _V4,
+        DEEPSEEK_V4,
         shapes=_shapes(),
         judged=False,
-        spreads=_SPREADS,
+        spreads=SPREADS,
         recorded=("types",),
         unheld=_UNHELD,
         beside=_BESIDE,
@@ -111,7 +128,7 @@ CASES = table(
         "deepseek4-vision",
         "DeepseekV4ForCausalLM",
         "none",
-        _V4,
+        DEEPSEEK_V4,
         shapes=_shapes(sees=True),
         unheld=_UNHELD,
         older=("layers.0.ffn.gate.bias",),
@@ -122,7 +139,7 @@ CASES = table(
         "deepseek4-published",
         "DeepseekV4ForCausalLM",
         "bpe",
-        _V4,
+        DEEPSEEK_V4,
         shapes=_shapes(),
         packed=published_packings.deepseek_v4,
         golden=False,

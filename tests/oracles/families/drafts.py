@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles import vocabularies
+from tests.oracles import published_packings, vocabularies
 from tests.oracles.case import Case, like, table
 from tests.oracles.families.common import BPE, GQA, SPM
+from tests.oracles.families.deepseek4 import DEEPSEEK_V4, DSPARK, SPREADS, dspark_shapes
 
 _DRAFTED = vocabularies.BPE_SIZE // 2
 _LLAMA3: dict[str, Any] = {
@@ -130,6 +131,10 @@ _GEMMA: dict[str, tuple[int, ...]] = {
     **_CONFIDENCE,
 }
 
+_INSIDE = {key: value for key, value in (DEEPSEEK_V4 | DSPARK).items() if key != "num_nextn_predict_layers"} | {
+    "num_hidden_layers": 3, "compress_ratios": [0] * 3, "num_hash_layers": 0,
+}  # fmt: skip
+
 #: The models that they draft for, by name.
 TARGETS = table(
     Case("llama", "LlamaConfig", "bpe", GQA | BPE | {"num_hidden_layers": 8}),
@@ -148,6 +153,7 @@ TARGETS = table(
         GQA | SPM | {"model_type": "gemma4_text", "num_hidden_layers": 8, "head_dim": 24, "pad_token_id": 0},
         shapes={"x.weight": (1, 1)},
     ),
+    Case("deepseek4", "DeepseekV4ForCausalLM", "bpe", DEEPSEEK_V4, shapes={"x.weight": (1, 1)}),
     Case(
         "muse-glimmer",
         "MuseGlimmerForConditionalGeneration",
@@ -422,6 +428,33 @@ CASES = table(
         | {"num_key_value_heads", "head_dim", "tie_word_embeddings", "rope_sliding"}
         | {"rope_dim", "sliding_rope_dim"},
         runs=False,
+    ),
+    # DSpark in DeepSeek V4's folder, seen alone; in floats, which the reference takes of no expert
+    Case(
+        "dspark-deepseek4",
+        "DeepseekV4DSparkModel",
+        "bpe",
+        _INSIDE,
+        shapes=dspark_shapes(3, 3, 32),
+        judged=False,
+        spreads=SPREADS,
+        head="DeepseekV4DSparkModel",
+        target="deepseek4",
+        older=("mtp.0.ffn.gate.bias_vl", "mtp.2.ffn.gate.bias_vl"),
+        alone=("mtp.2.confidence_head.proj.weight",),
+        foreign=("vision.norm.weight", "mtp.0.x.weight"),
+        vocabulary={"tokenizer.ggml.mask_token_id": DSPARK["dspark_noise_token_id"]},
+        unheld=_UNHELD | {"topk_method"},
+        runs=False,
+    ),
+    # ... as it is published
+    like(
+        "dspark-deepseek4",
+        "dspark-deepseek4-published",
+        judged=True,
+        packed=published_packings.deepseek_v4,
+        golden=False,
+        returns=False,  # but its matrices in FP8 become Q8_0
     ),
 )  # fmt: skip
 UNSAID: dict[str, dict[str, Any]] = {

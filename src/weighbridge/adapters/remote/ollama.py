@@ -180,7 +180,7 @@ class RegistryTree:
         )
 
 
-def _named(text: str) -> OllamaName:
+def name_of(text: str) -> OllamaName:
     """The model of an address, which may also be that of its one file, as reports print it: ollama://NAME:TAG/model.gguf."""
     name = text.partition("://")[2]
     above, _, last = name.rpartition("/")
@@ -189,12 +189,12 @@ def _named(text: str) -> OllamaName:
 
 def stored_path(text: str) -> Path | None:
     """The weights of `ollama://NAME` in the store on this machine; None if they aren't there."""
-    return local(_named(text))
+    return local(name_of(text))
 
 
 def to_path(text: str) -> Path:
     """The weights of `ollama://NAME`: here, or in the registry."""
-    name = _named(text)
+    name = name_of(text)
     if (found := local(name)) is not None:
         return found
     check_online(f"ollama://{name}")

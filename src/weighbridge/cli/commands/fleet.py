@@ -15,6 +15,7 @@ from weighbridge.base.words import plural
 from weighbridge.cli.commands.scan import ScanFailureOptions
 from weighbridge.cli.commands.verify import VerifyFailureOptions
 from weighbridge.cli.options import DryRunOptions, command, examples, refuse_others
+from weighbridge.conversion.option_groups import TowersOptions
 from weighbridge.conversion.options import DTypeOptions, FolderOptions, RequantizeOptions
 from weighbridge.fleets.costs import Nodes, Prices, Terms
 from weighbridge.fleets.options import FleetOptions, TaskSizeOptions
@@ -51,12 +52,12 @@ class FleetVerify(CheckOptions, VerifyFailureOptions, FleetCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetConvert(FleetCommand, DTypeOptions, FolderOptions, TaskSizeOptions):
+class FleetConvert(FleetCommand, DTypeOptions, FolderOptions, TowersOptions, TaskSizeOptions):
     to: str = option("Format of the outputs.", "", kind="format", required=True, section="Target")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetQuantize(FleetCommand, RequantizeOptions, FolderOptions, TaskSizeOptions):
+class FleetQuantize(FleetCommand, RequantizeOptions, FolderOptions, TowersOptions, TaskSizeOptions):
     type: str = option("A type of `wb quantize`, such as Q4_K_M.", "", metavar="TYPE", required=True)
 
 
@@ -119,10 +120,15 @@ def inspect(sources: tuple[str, ...], options: FleetCommand) -> int:
 @_command("convert", "Convert each model to another format, as `wb convert`.", FleetConvert)
 def convert(sources: tuple[str, ...], options: FleetConvert) -> int:
     from weighbridge.containers import by_target
+    from weighbridge.containers.gguf import container as gguf
 
     target = by_target(options.to)
-    given = _given(options, "dtype", "tokenizer")
+    given = _given(options, "dtype", "tokenizer", "with_mmproj")
     suffix = target.suffix if target is not None else ""
+    if options.with_mmproj:
+        if suffix != gguf.SUFFIX:
+            raise UsageError(f"--with-mmproj doesn't apply to --to {options.to}", hint="it applies to --to gguf")
+        suffix = "/"
     return _run("convert", {"to": options.to, "suffix": suffix, **given}, sources, options, options.task_size)
 
 
@@ -132,8 +138,9 @@ def quantize(sources: tuple[str, ...], options: FleetQuantize) -> int:
 
     row = parse_ftype(options.type)
     name = row.name if row is not None else options.type.upper()
-    given = _given(options, "tokenizer", "allow_requantize")
-    return _run("quantize", {"ftype": name, "suffix": f"-{name}.gguf", **given}, sources, options, options.task_size)
+    given = _given(options, "tokenizer", "allow_requantize", "with_mmproj")
+    suffix = f"-{name}/" if options.with_mmproj else f"-{name}.gguf"
+    return _run("quantize", {"ftype": name, "suffix": suffix, **given}, sources, options, options.task_size)
 
 
 @_command("merge", "Merge models by each recipe, as `wb merge`.", FleetMerge)

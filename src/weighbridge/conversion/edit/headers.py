@@ -27,6 +27,7 @@ from weighbridge.containers.safetensors.json_scan import Scanner
 from weighbridge.io.source import Source
 
 PAGE: Final = 4096
+_EDITED: Final = "wb edit takes GGUF and safetensors files; wb convert makes such a file of a model"
 _PREAMBLE: Final = 24  # of a GGUF from version 2 on: magic, version, two counts
 # A GGUF's data begins at the first multiple of the alignment after the directory, so a shorter header needs padding.
 # Readers ignore keys they don't know.
@@ -150,8 +151,20 @@ class GGUFHeader:
 
 
 def open_header(source: Source) -> Header:
-    """The header of a safetensors or GGUF file, by its first bytes."""
-    return GGUFHeader(source) if source.head(4) == GGUF_MAGIC else SafetensorsHeader(source)
+    """The header of a safetensors or GGUF file, by its first bytes. Raises UsageError for other formats."""
+    if source.head(4) == GGUF_MAGIC:
+        return GGUFHeader(source)
+    try:
+        return SafetensorsHeader(source)
+    except FormatError:
+        from weighbridge.containers.sniff.detect import sniff  # late: few files are of other formats
+
+        if (identity := sniff(source)).format in ("safetensors", "text", "unknown"):
+            raise
+        raise UsageError(
+            f"{source.name}: {identity.title}, whose metadata can't be edited",
+            hint=_EDITED if identity.readable else identity.advice or _EDITED,
+        ) from None
 
 
 class Edited(Source):

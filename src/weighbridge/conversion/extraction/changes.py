@@ -184,9 +184,10 @@ def _differs(before: LogicalTensor, after: LogicalTensor) -> bool:
 
 def _check(base: FolderView, tuned: FolderView) -> None:
     for view in (base, tuned):
-        if view.model.diffusion is not None:
+        if view.model.makes_pictures:
+            title = view.model.diffusion.title if view.model.diffusion is not None else "a pipeline"
             raise UnsupportedError(
-                f"{view.model.place.path} is {view.model.diffusion.title}: LoRAs of image models aren't extracted",
+                f"{view.model.place.path} is {title}: LoRAs of image models aren't extracted",
                 hint="wb diff names the matrices that differ",
             )
     if (base.by_table, base.family_name) != (tuned.by_table, tuned.family_name):

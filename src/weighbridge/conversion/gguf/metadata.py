@@ -196,7 +196,8 @@ def file_type(tensors: Mapping[str, Node], dtype: DType, family: Family) -> int:
     for node in tensors.values():
         if node.spec.dtype.name in KEPT_FTYPES and not isinstance(node, Encode):
             sizes[node.spec.dtype.name] += node.spec.elements
-    if sizes and (dtype.kind is Kind.FLOAT or family.dialects["gguf"].write_packed_first):
+    dialect = family.dialects["gguf"]
+    if sizes and (dtype.kind is Kind.FLOAT or dialect.write_packed_first or dialect.kept_dtypes):
         return KEPT_FTYPES[max(sizes, key=lambda name: (sizes[name], name))]
     return FTYPES[dtype.name]
 

@@ -38,6 +38,7 @@ from weighbridge.models.config.keys import all_hold, rules
 from weighbridge.models.config.mapping import assemble, config_to_gguf, facts_losses, gguf_to_config
 from weighbridge.models.config.settings import same_value
 from weighbridge.models.decision import decision_of
+from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.pair import check_pair
 from weighbridge.models.llamacpp.token_rows import copied_names
@@ -66,16 +67,37 @@ def to_mmproj(model: OpenModel, options: GgufFileOptions) -> PlanBuilder:
     return draft
 
 
-def add_file(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> Collection[str]:
-    """Adds the mmproj file to the plan of a language model's GGUF. Returns the source's tensors that it holds."""
+def add_file(
+    model: OpenModel, draft: PlanBuilder, options: GgufFileOptions, language: Mapping[str, KV] | None = None
+) -> Collection[str]:
+    """Adds the mmproj file to the plan of a language model's GGUF. Returns the source's tensors that it holds.
+
+    `language`: the keys of that GGUF, if a second folder has the language model. Raises UsageError if the widths of the
+    two differ, UnsupportedError if `model` changes tensors of the language model.
+    """
     towers = towers_of(model)
     second = plan_towers(model, towers, options)
+    if language is not None:
+        _check_apart(model, towers, second, language)
     whole = replace(options, max_shard_size=None, max_shard_tensors=None)
     draft.sources = (*draft.sources, *second.sources)
     draft.extra_files += writers.write_gguf(file_stem(second.metadata), second.tensors, second.metadata, whole).files
     draft.losses += second.losses
     draft.reports |= second.reports
     return {*towers.resolved.tensors, *towers.dropped, *towers.folded}
+
+
+def _check_apart(model: OpenModel, towers: Towers, second: PlanBuilder, language: Mapping[str, KV]) -> None:
+    if towers.language:
+        count = plural(len(towers.language), "tensor")
+        raise UnsupportedError(
+            f"{model.place.path} has {count} of its language model, such as {towers.language[0]}, which the GGUF of "
+            "the other folder wouldn't have",
+            hint="merge an adapter into the language model first; --mmproj writes only the tower",
+        )
+    shapes = {name: node.spec.shape for name, node in second.tensors.items()}
+    values = ({key: kv.value for key, kv in keys.items()} for keys in (language, second.metadata))
+    check_pair(next(values), Candidate(next(values), shapes))
 
 
 def stored_file(model: OpenModel, draft: PlanBuilder) -> OpenModel:

@@ -16,8 +16,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.dtypes import F32, DType, requested_dtype
-from weighbridge.base.errors import RefusedError, WeighbridgeError
+from weighbridge.base.errors import RefusedError, UsageError, WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.containers import own_target
 from weighbridge.containers.gguf.values import KV
@@ -42,7 +43,7 @@ from weighbridge.models.arch.tables.spec import INTEGERS, Role
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
-from weighbridge.models.model import OpenModel
+from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.tied_copies import copies
 from weighbridge.models.wrapped import unwrapped
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, storage_name, transcode
@@ -65,20 +66,37 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
         return diffusion.to_gguf(model, model.diffusion, options)
     if model.format == "ggml":
         return _from_ggml(model, options)
+    if options.text_model is not None:
+        return _with_text_model(model, options, towers or options)
+    if not options.draft:
+        return _from_folder(model, options, towers or options)
+    from weighbridge.conversion.gguf import drafts  # late: few models are drafts
+
+    inner, target = drafts.inside(model, options)
+    draft = _from_folder(inner, options, options, target)
+    count = plural(len(model.index) - len(inner.index), "tensor")
+    draft.losses.insert(0, Loss(f"left out, as asked: {count} of its target; wb convert SRC DST.gguf writes it"))
+    return draft
+
+
+def _from_folder(
+    model: OpenModel, options: GgufOptions, towers: GgufFileOptions, target: OpenModel | None = None
+) -> PlanBuilder:
+    """Plans a GGUF of a model folder. `target`: the model that it drafts for, if it is open."""
     dtype = dtype_policy.requested_gguf_dtype(options.dtype, (n.spec for n in model.stored.values()))
     model, renamed = (model, []) if options.vocab_only else unwrapped(model)
     seeing = decision.of_class(model, decides := decision_of(model))
     model = decision.with_head(seeing, decides)
-    family, target = model.family, None
-    if options.target_model is not None or family.document.draft is not None:
+    family = model.family
+    if target is None and (options.target_model is not None or family.document.draft is not None):
         from weighbridge.conversion.gguf import drafts  # late: few models are drafts
 
         model, target = drafts.with_target(model, options.target_model)
     if options.vocab_only:
         return _without_tensors(model, dtype, options, target)
     draft = PlanBuilder({}, described=None if target is None and not (decides and decides.row.head) else model)
-    written = _add_projector(seeing, draft, towers or options) if options.with_mmproj else ()
-    list_unnamed(model, draft, written, _mmproj_hint)
+    written = _add_projector(seeing, draft, towers) if options.with_mmproj else ()
+    list_unnamed(model, draft, written, _hint_for_part)
     draft.losses += [*one_way_losses(model.resolved), *without_place(model)]
     if computed := [row.name for row in family.rows.values() if row.derived and not row.names.get("gguf")]:
         draft.losses += _differently_computed(model, computed)
@@ -96,7 +114,9 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
-    numbers = _numbers(model, {name: node for name, node in named.items() if name in in_keys})
+    places = family.expansion("gguf", model.sizes).places if in_keys else {}
+    kinds = {name: family.rows[places[name].roles[0]].kind for name in named if name in in_keys}
+    numbers = {name: probe.numbers(name, named[name], integers=kind == INTEGERS) for name, kind in kinds.items()}
     has_key = options.tokenizer and ["untrained"] in map(attrgetter("config"), rules(family).keys)
     untrained = metadata.untrained_tokens(model, named[metadata.EMBEDDING], options) if has_key else []
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)
@@ -113,11 +133,32 @@ def to_gguf(model: OpenModel, options: GgufOptions, towers: GgufFileOptions | No
     return draft
 
 
-def _add_projector(model: OpenModel, draft: PlanBuilder, options: GgufFileOptions) -> Collection[str]:
+def _with_text_model(model: OpenModel, options: GgufOptions, towers: GgufFileOptions) -> PlanBuilder:
+    """Plans the GGUF of the language model that `model` has in another folder, and the mmproj file of `model`. The
+    files of the former stay open with the latter. Raises UsageError if `model` has its language model itself."""
+    if model.described or projector_of_hf(model.config) is None:
+        raise UsageError(
+            f"--text-model doesn't apply to {model.place.path}: it has no language model elsewhere",
+            hint="leave it out; it applies to Ultravox",
+        )
+    if not options.with_mmproj:
+        raise UsageError("--text-model needs --with-mmproj", hint="add it; or convert MODEL, without this option")
+    text = open_weights(resolve_path(options.text_model or ""))
+    draft = to_gguf(text, replace(options, with_mmproj=False, text_model=None))
+    draft.described = draft.described or text
+    draft.sources = (*draft.sources, *text.place.files)
+    draft.notes += text.oddities
+    _add_projector(model, draft, towers, draft.metadata)
+    return draft
+
+
+def _add_projector(
+    model: OpenModel, draft: PlanBuilder, options: GgufFileOptions, language: Mapping[str, KV] | None = None
+) -> Collection[str]:
     """Adds the second GGUF to the plan. Returns the names of the tensors that it has."""
     from weighbridge.conversion.gguf import mmproj  # late: few models have towers
 
-    return mmproj.add_file(model, draft, options)
+    return mmproj.add_file(model, draft, options, language)
 
 
 def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss]:
@@ -131,13 +172,6 @@ def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss
                 other.append(instance)
     reason = "llama.cpp computes other numbers in place of these"
     return [Loss(reason, name) for name in model.family.holding(model.dialect, model.sizes, model.logical, other)]
-
-
-def _numbers(model: OpenModel, named: Mapping[str, LogicalTensor]) -> dict[str, list[float] | list[int] | float]:
-    """The values of tensors that become keys of a GGUF."""
-    places = model.family.expansion("gguf", model.sizes).places
-    kinds = {name: model.family.rows[places[name].roles[0]].kind for name in named}
-    return {name: probe.numbers(name, node, integers=kinds[name] == INTEGERS) for name, node in named.items()}
 
 
 def _without_tensors(model: OpenModel, dtype: DType, options: GgufOptions, target: OpenModel | None) -> PlanBuilder:
@@ -160,8 +194,13 @@ def _from_ggml(model: OpenModel, options: GgufOptions) -> PlanBuilder:
     return draft
 
 
-def _mmproj_hint(model: OpenModel) -> str:
-    """The command that writes the towers of a model, for a loss; "" if no projector's table has its class."""
+def _hint_for_part(model: OpenModel, start: str) -> str:
+    """The command that writes the part of a model whose names begin with `start`, for a loss: its draft model, or the
+    towers; "" if no table has its class."""
+    from weighbridge.models.inner_draft import inner_draft  # late: few models have other parts
+
+    if (entry := inner_draft(model)) is not None and start == entry.prefix:
+        return "; wb convert SRC DST.gguf --draft writes it"
     if (projector := projector_of_hf(model.config)) is None:
         return ""
     if lacks_encoder(projector, model.index.by_name):

@@ -2,8 +2,9 @@
 
 Names and stacks follow the family's table; words, scales, biases, config.json and index are the same. Quantized sources
 stay quantized if MLX can hold their values exactly: ggml's simple and 4- and 5-bit K blocks become affine, its 4-bit
-floats MLX's; MLX's groups are copied. Source of the rules: mlx_lm/convert.py, mlx_lm/utils.py (quantize_model,
-save_model, save_config), `quant_predicate` and `cast_predicate` in mlx_lm/models.
+floats MLX's; E4M3 codes whose scales are powers of two become mxfp8; MLX's groups are copied. Source of the rules:
+mlx_lm/convert.py, mlx_lm/utils.py (quantize_model, save_model, save_config), `quant_predicate` and `cast_predicate` in
+mlx_lm/models.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType, Kind
+from weighbridge.base.dtypes import BF16, E4M3, E8M0, F16, F32, U8, U32, DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.options import flag
@@ -39,6 +40,7 @@ from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microscaled import Microscaled
+from weighbridge.packings.read.scaled_float import ScaledFloat
 from weighbridge.packings.schema import affine
 from weighbridge.packings.write import packers
 from weighbridge.packings.write.rounding import GroupRule, RoundToAffine
@@ -58,6 +60,7 @@ _ROUNDED: Final = ("linear", "expert")
 # `cast_predicate`: tensors that keep their type; a family's table adds names.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
+_WHOLE: Final = "wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
 
@@ -117,6 +120,12 @@ def to_mlx(model: OpenModel, options: MlxOptions, calibrate: Calibrate | None = 
     return draft
 
 
+def refuse_without_family(model: OpenModel) -> None:
+    """Raises UnsupportedError for a model that only mlx-vlm's table has, with the option that writes it."""
+    if not model.described and tower_names(model.config) is not None:
+        raise UnsupportedError(f"no family has the language model of {model.config['model_type']}", hint=_WHOLE)
+
+
 def refuse_unsupported(model: OpenModel) -> None:
     """Raises UnsupportedError for a family without MLX names, and for settings that mlx-lm's class ignores."""
     family, rules = model.family, model.family.document.mlx
@@ -126,9 +135,8 @@ def refuse_unsupported(model: OpenModel) -> None:
         )
         raise UnsupportedError(
             f"the {family.name} family has no MLX tensor names{f': {rules.unsupported}' if rules.unsupported else ''}",
-            hint="wb convert SRC DST --to mlx --towers writes the whole model, for mlx-vlm"
-            if tower_names(model.config) else other,
-        )  # fmt: skip
+            hint=_WHOLE if tower_names(model.config) else other,
+        )
     facts = family.effective(model.config)
     values = {key: facts.get(key) for key in rules.refused}
     wrong = [
@@ -142,7 +150,7 @@ def refuse_unsupported(model: OpenModel) -> None:
         )
 
 
-def _towers_hint(model: OpenModel) -> str:
+def _towers_hint(model: OpenModel, start: str) -> str:
     return "; wb convert SRC DST --to mlx --towers writes it, for mlx-vlm" if tower_names(model.config) else ""
 
 
@@ -331,10 +339,30 @@ def keep_codes(name: str, node: LogicalTensor, draft: PlanBuilder) -> tuple[MlxQ
             "weight": nodes.bitcast(codes, U32, codes.spec.row_bytes // 4),
             "scales": nodes.bitcast(scales, U8, scales.spec.shape[-1]),
         }
+    elif isinstance(packing, ScaledFloat) and (parts := _mxfp8(node, packing)):
+        source, target, quantization = packing.name, "mxfp8", MlxQuantization(packers.MODES["mxfp8"].group, 8, "mxfp8")
     else:
         return None
     draft.moves.append(Move(name, source, target, "exact"))
     return quantization, parts
+
+
+def _mxfp8(node: QuantizedTensor, packing: ScaledFloat) -> dict[str, Node]:
+    """The stored tensors of E4M3 codes whose scales are powers of two, repeated for each group of a row; {} if a group
+    has several scales, or a block ends inside of it."""
+    group, (height, width), columns = packers.MODES["mxfp8"].group, packing.block, node.spec.shape[-1]
+    exact = (packing.dtype, packing.scale_dtype) == (E4M3, E8M0)
+    if not exact or columns % width or width % group or node.spec.rows % height:
+        return {}
+    codes, scales = node.members["weight"], node.members["scales"]
+    bands, blocks = node.spec.rows // height, columns // width
+    flat = nodes.bitcast(nodes.reshape(scales, (bands * blocks,)), U8, bands * blocks)
+    repeated = nodes.strided(flat, 0, [bands, height, blocks, width // group], [blocks, 0, 1, 0])
+    lead = node.spec.shape[:-1]
+    return {
+        "weight": nodes.bitcast(nodes.reshape(codes, node.spec.shape), U32, columns // 4),
+        "scales": nodes.reshape(repeated, (*lead, columns // group)),
+    }
 
 
 def _matrices(node: QuantizedTensor) -> dict[str, Node]:

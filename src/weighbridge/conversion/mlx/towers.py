@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.words import plural
 from weighbridge.conversion.mlx.plan import (
     EIGHT_BITS,
     MlxQuantization,
@@ -24,30 +25,34 @@ from weighbridge.conversion.mlx.plan import (
     weight_dtype,
 )
 from weighbridge.conversion.options import MlxTowersOptions
-from weighbridge.conversion.plan.builder import PlanBuilder
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
-from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm
-from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, tower_names
+from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm, has_output
+from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, ties_output, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, flat_range
 
-_TEXT: Final = "text_config"
+#: Ends of names of a language model's output.
+_OUTPUTS: Final = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
 
 
 def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     """Plans all tensors and files. Raises UnsupportedError for a model without a row in towers.toml, or with
     experts, UsageError for a quantization that MLX lacks."""
     names = tower_names(model.config)
+    alone = "; without --towers only the language model is written" if model.described else ""
     if names is None:
-        kind = str(model.config.get("model_type"))
+        kind = model.config.get("model_type")
+        if not isinstance(kind, str):
+            raise UnsupportedError("config.json has no model_type, by which mlx-vlm chooses a class")
         why = table().reason(kind)
         raise UnsupportedError(
             f"no table has mlx-vlm's names for the model type {kind}{f': {why}' if why else ''}",
-            hint=f"known: {', '.join(table().model)}; without --towers only the language model is written",
+            hint=f"known: {', '.join(table().model)}{alone}",
         )
     path = text_path(model)
     text = value_at(model.config, path)
@@ -58,23 +63,33 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
         if known and isinstance(stated, Mapping) and stated.get("model_type") not in known:
             raise UnsupportedError(
                 f"mlx-vlm's {model.config['model_type']} has no {what} {stated.get('model_type')}",
-                hint=f"it has {', '.join(known)}; without --towers only the language model is written",
+                hint=f"it has {', '.join(known)}{alone}",
             )
     if lacking := [name for name in model.logical if any(part in name for part in names.lacks)]:
         raise UnsupportedError(
             f"mlx-vlm's {names.kind} has no place for {lacking[0]}",
-            hint="GGUF has one: --to gguf, and --mmproj for the towers",
+            hint="GGUF has one: --to gguf, and --mmproj for the towers" if model.described else None,
         )
     draft = PlanBuilder({}, {"format": "mlx"})
     overall = overall_quantization(options)
     turned = not model.described or model.resolved.dialect != "hf5"  # the experts of transformers 5
+    draft.losses += [
+        Loss("multiplied by the lengths of its rows: comes back as another pair with the same product", name)
+        for name in map(names.to_mlx, model.logical)
+        if any(row.is_pair(name) for row in names.weight_norms)
+    ]
     tensors = mlx_tensors(names, model.logical, text, turned)
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
+    _refuse_incomplete(names, tensors)
+    if names.is_tied(ties_output(model)):
+        for name in [name for name in tensors if name == "lm_head.weight" or name.endswith(_OUTPUTS)]:
+            del tensors[name]
+            draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it: its output is the embedding", name))
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
-    settings, missing = config_of_mlx_vlm(model, names, any(name.endswith("lm_head.weight") for name in draft.tensors))
+    settings, missing = config_of_mlx_vlm(model, names, has_output(draft.tensors))
     draft.losses += [
         Loss(f"config.json lacks {key}, which mlx-vlm's class reads: it may not load the folder", effect="results")
         for key in missing
@@ -83,6 +98,15 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in tensors.values()))
     return draft
+
+
+def _refuse_incomplete(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> None:
+    for end in names.needs:
+        if not any(name.endswith(end) for name in tensors):
+            raise UnsupportedError(
+                f"mlx-vlm's {names.kind} needs {end}, which the folder lacks",
+                hint="GGUF doesn't: --to gguf, and --mmproj for the towers",
+            )
 
 
 def _as_read(
@@ -121,10 +145,16 @@ def _add_tensors(
     """Adds the stored tensors, and returns the quantization of modules. Raises UnsupportedError for a stack of experts
     that the table doesn't name."""
     modules: dict[str, MlxQuantization] = {}
+    halved = 0
     for name, node in tensors.items():
         dtype = None if any(part in name for part in names.uncast) else requested
+        if dtype is None and name.endswith(tuple(names.float32)):
+            dtype = F32
+        if names.half and isinstance(node, Node) and node.spec.dtype is F32:
+            node, dtype, halved = cast_to(name, node, F16, draft), dtype or F16, halved + 1
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
-        known = stack or name.endswith((*names.channels_last, *names.transposed)) or not table().quantizes(name)
+        placed = name.endswith((*names.channels_last, *names.transposed)) or name.startswith(tuple(names.as_published))
+        known = stack or placed or not table().quantizes(name)
         if len(node.spec.shape) > 2 and node.spec.shape[0] > 1 and not known:
             raise UnsupportedError(f"{name}: mlx-vlm's layout of experts isn't in its table", hint="leave out --towers")
         matrix = name.endswith(".weight") and (stack or len(node.spec.shape) == 2)
@@ -138,6 +168,9 @@ def _add_tensors(
             draft.tensors[name] = plain(name, node, dtype, draft)
             continue
         draft.tensors |= {f"{module}.{part}": stored for part, stored in parts.items()}
+    if halved:
+        rounded = f"{plural(halved, 'tensor')} of F32 {'is' if halved == 1 else 'are'} rounded to F16"
+        draft.losses.append(Loss(f"{rounded}, as mlx-vlm's class reads them", effect="results"))
     return modules
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import CONFIG_JSON, MIB
@@ -18,22 +18,26 @@ from weighbridge.models.diffusion.comfy_set import DENOISERS, ENCODERS, VAES
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.parts import ListedParts, PipelineIndex, PipelinePart, has_files_only, listed_parts
 from weighbridge.models.diffusion.pipeline import Pipeline, under_folder_names, with_decoded
-from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES, FilePlaces, PartPlace
+from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES, FilePlaces, PartPlace, names_in_folder
+from weighbridge.models.diffusion.set_parts import SECOND
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.model import OpenModel
 
-#: How the name of a second denoiser ends.
-SECOND: Final = "_2"
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import LogicalTensor
+
 _CONFIG: Final = "config.json"
 _ENCODER: Final = "text_encoder"
 _TOKENIZER: Final = 64 * MIB  # of a tensor with its file; those of published models have up to 20 MB
 
 
 class PartSource(NamedTuple):
-    """The tensors of a part under the names of its single file, without prefix. `title`: for messages."""
+    """The tensors of a part under the names of its single file, without prefix. `title`: for messages. `sidecar`: those
+    of its second file."""
 
     title: str
     model: OpenModel
+    sidecar: OpenModel | None = None
 
 
 class KnownPipeline(NamedTuple):
@@ -49,11 +53,17 @@ class KnownPipeline(NamedTuple):
         return f"--config of a pipeline of this model, such as hf://{self.layout.pipeline(self.denoiser.title)}"
 
 
-def listed_in(model: OpenModel, denoiser: DiffusionModel, layout: FilePlaces) -> ListedParts:
-    """The parts of the pipeline that `--config` names. Raises UsageError if there is none."""
+def listed_in(
+    model: OpenModel, denoiser: DiffusionModel, layout: FilePlaces, sidecar: Collection[str] = ()
+) -> ListedParts:  # fmt: skip
+    """The parts of the pipeline that `--config` names. `sidecar`: parts with a second file. Raises UsageError if there
+    is none."""
     if (listed := listed_parts(model.place.folder)) is not None:
         return listed
     configs = layout.pipeline(denoiser.title)
+    if configs == layout.configs:  # not a version's
+        seeing = (second.configs for part in sidecar if (second := layout.parts[part].any_sidecar))
+        configs = next(seeing, configs)
     raise UsageError(
         f"{model.place.path} has no {PIPELINE_INDEX}, configs and tokenizers, which a pipeline needs",
         hint=f"--config PATH, a pipeline of {denoiser.title}, such as hf://{configs}: its small files are read",
@@ -76,6 +86,8 @@ def assembled(
             is_set = model.place.trainer == COMFY_SET
             lacks = f"{path} has no {'file' if is_set else 'tensors'} of {part} ({classes[part]})"
             raise UsageError(lacks, hint=add if is_set else f"name {whole}")
+        if part in chosen and part in classes and place is not None:
+            _check_sidecar(path, f"{part} ({classes[part]})", place.of(classes[part]), chosen[part])
         if part in chosen and part in classes and not (folder / part / _CONFIG).is_file():
             raise UsageError(f"{folder} has no {part}/{_CONFIG}", hint="name the whole pipeline")
     for part in (denoiser, denoiser + SECOND):
@@ -103,6 +115,17 @@ def assembled(
     return Pipeline(replace(model, texts=texts), index, models, tuple(losses))
 
 
+def _check_sidecar(path: Path, title: str, place: PartPlace, source: PartSource) -> None:
+    """Raises UsageError if the second file of a part is missing."""
+    if place.sidecar is not None and source.sidecar is None:
+        names = " and ".join(f"{name}*" for name in dict.fromkeys(place.sidecar.renamed.values()))
+        raise UsageError(
+            f"{path} has no {names} of {title}, which ComfyUI has in a separate file",
+            hint=f"name a folder with {DENOISERS}/, {VAES}/, {ENCODERS}/ and "
+            f"{place.sidecar.folder}/{place.sidecar.file}.safetensors",
+        )
+
+
 def _part(
     part: PipelinePart, source: PartSource, folder: Path, target: KnownPipeline, losses: list[str]
 ) -> OpenModel:  # fmt: skip
@@ -113,15 +136,19 @@ def _part(
     config = read_config(subfolder / _CONFIG)
     parts = target.layout.parts
     place = parts.get(part.name) or parts.get(part.name.removesuffix(SECOND))
+    place = place and place.of(part.class_name)
     encodes = part.name.startswith(_ENCODER) or bool(place and place.file)
     if place is not None and place.spare:
         model = _without_spare(part, model, place, config, losses)
-    if encodes and place is not None and not place.names and model.format != "gguf":
-        renamed = {new: old for old, new in place.renamed.items()}
-        tensors = {
-            next((old + name.removeprefix(new) for new, old in renamed.items() if name.startswith(new)), name): node
-            for name, node in model.logical.items() if name not in TOKENIZER_FILES
-        }  # fmt: skip
+    if encodes and place is not None and not place.names:
+        if model.format == "gguf":
+            _check_model(part, source, model, place, target)
+            model = under_folder_names(part, model)
+        tensors = _under_names(model, place)
+        if source.sidecar is not None and place.sidecar is not None:
+            tensors |= _under_names(source.sidecar, place.sidecar)
+            files = (*model.place.weights, *source.sidecar.place.weights)
+            model = replace(model, place=replace(model.place, weights=files))
         named = with_decoded(model, tensors)
     else:
         _check_model(part, source, model, place, target)
@@ -129,6 +156,12 @@ def _part(
     compared = check_sizes(part.class_name, config, named, subfolder / _CONFIG, source.title, target.other)
     notes = () if compared else ("not compared with the tensors: config.json declares none of the known sizes",)
     return replace(named, place=replace(named.place, notes=(*named.place.notes, *notes)))
+
+
+def _under_names(model: OpenModel, place: PartPlace) -> dict[str, LogicalTensor]:
+    """The tensors of a text encoder under the names of its folder."""
+    names = names_in_folder([name for name in model.logical if name not in TOKENIZER_FILES], place)
+    return {name: model.logical[old] for name, old in names.items()}
 
 
 def _check_model(

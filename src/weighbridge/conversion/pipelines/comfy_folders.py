@@ -12,7 +12,7 @@ NAME is the name of the pipeline's folder, or of the checkpoint's file.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.formats import COMFY_FILE
@@ -36,19 +36,19 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
     path, _, options, *_ = target
     assert isinstance(options, ComfyFolderOptions)
     denoisers = denoisers_of(pipeline)
-    found = next(iter(denoisers.values()))
-    known = places(found.row.id)
-    if known is None or not any(place.file for place in known.parts.values()):
+    network = next(iter(denoisers.values()))
+    layout = places(network.row.id)
+    if layout is None or not any(place.file for place in layout.parts.values()):
         raise UnsupportedError(
-            f"no set of files of {found.title} is known",
-            hint="one file holds all its parts: name a .safetensors" if known else "convert its parts by themselves",
+            f"no set of files of {network.title} is known",
+            hint="one file holds all its parts: name a .safetensors" if layout else "convert its parts by themselves",
         )
     plans: list[tuple[str, Plan]] = []
     folders: dict[str, str] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
         denoises = part.name in denoisers
-        place = known.parts.get("transformer" if denoises else part.name)
+        place = layout.place_of("transformer" if denoises else part.name, part.class_name)
         stored, left = stored_part(pipeline, part, each, place)
         losses += left
         if not stored or place is None:
@@ -57,10 +57,17 @@ def plan_comfy_folders(pipeline: Pipeline, target: Target, plan: PartPlanner) ->
         source = pipeline.whole.place.path
         name = source.name if pipeline.whole.place.trainer != COMFY_FILE else source.name.removesuffix(source.suffix)
         folder, stem = _file(name, place, denoises, noise)
-        inner = _options(options, ComfyOptions if denoises and options.comfy_quant else SafetensorsOptions)
+        kind = ComfyOptions if denoises and options.comfy_quant else SafetensorsOptions
+        inner = kind(**{one.name: getattr(options, one.name) for one in fields(kind)})
         file = Target(path / folder / f"{stem}.safetensors", "safetensors", inner)
         plans.append((part.name, plan(with_nodes(each, stored), file)))
         folders[part.name] = folder
+        if place.sidecar is not None:
+            stored, left = stored_part(pipeline, part, each, place, sidecar=True)
+            losses += left
+            file = Target(path / place.sidecar.folder / f"{place.sidecar.file}.safetensors", "safetensors", inner)
+            plans += [(place.sidecar.file, plan(with_nodes(each, stored), file))] if stored else []
+            folders[place.sidecar.file] = place.sidecar.folder
     whole = joined(pipeline, path, "safetensors", plans, folders)
     without = [part.name for part in pipeline.index.parts if not part.has_weights]
     files = [Loss(f"left out: the files of {', '.join(without)}")] if without else []
@@ -72,8 +79,3 @@ def _file(name: str, place: PartPlace, denoises: bool, noise: str) -> tuple[str,
     if denoises:
         return _DENOISERS, name + noise
     return (place.folder, place.file) if place.file else ("vae", f"{name}_vae")
-
-
-def _options(options: ComfyFolderOptions, kind: type[SafetensorsOptions]) -> SafetensorsOptions:
-    values: dict[str, Any] = {one.name: getattr(options, one.name) for one in fields(kind)}
-    return kind(**values)

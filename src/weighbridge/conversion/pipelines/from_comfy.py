@@ -1,50 +1,16 @@
 """The parts of ComfyUI's files as a pipeline of diffusers: the names of their tensors by the tables, everything else
-from the pipeline that `--config` names.
-
-    diffusion_models/      transformer or unet; two for high and low noise
-    vae/                   vae
-    text_encoders/         by the names of the files (single_files.toml), otherwise as ComfyUI recognises them
-    clip_vision/           the same
-
-A file that no part needs is listed, and so is a part of the pipeline that has no file.
-"""
+from the pipeline that `--config` names. A file that no part needs is listed, and so is a part of the pipeline that has
+no file."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
-
-from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.base.words import plural
-from weighbridge.containers import opening
 from weighbridge.containers.formats import COMFY_FILE, COMFY_SET
-from weighbridge.conversion.pipelines.assembled import SECOND, KnownPipeline, PartSource, assembled, listed_in
+from weighbridge.conversion.pipelines.assembled import KnownPipeline, PartSource, assembled, listed_in
 from weighbridge.conversion.pipelines.from_file import pipeline_of_file
 from weighbridge.models.diffusion import pipeline as whole_pipelines
-from weighbridge.models.diffusion.comfy_set import CLIP_VISION, DENOISERS, ENCODERS, KINDS, VAES
 from weighbridge.models.diffusion.pipeline import Pipeline
-from weighbridge.models.diffusion.places import PartPlace, marks, places
-from weighbridge.models.locate import Place
+from weighbridge.models.diffusion.set_parts import parts_of_set
 from weighbridge.models.model import OpenModel
-
-_NOISE: Final = ("high", "low")
-_ONE_MODEL: Final = "name a folder with the files of one model"
-
-
-class SetFile(NamedTuple):
-    """A file of the set."""
-
-    path: Path
-    model: OpenModel
-
-    @property
-    def kind(self) -> str:
-        return KINDS[self.path.parent.name]
-
-    @property
-    def source(self) -> PartSource:
-        return PartSource(f"{self.path.parent.name}/{self.path.name}", self.model)
 
 
 def pipeline_of(model: OpenModel) -> Pipeline:
@@ -56,69 +22,18 @@ def pipeline_of(model: OpenModel) -> Pipeline:
 
 
 def _pipeline_of_set(model: OpenModel) -> Pipeline:
-    files = [
-        SetFile(path, OpenModel(Place(path, (path,), path.parent), opening.parse(source)))
-        for path, source in zip(model.place.weights, model.index.files, strict=True)
-    ]
-    denoisers = _denoisers(model.place.path, [file for file in files if file.kind == DENOISERS])
-    denoiser = denoisers[0].model.diffusion
-    if denoiser is None or not denoiser.denoises:
-        raise UnsupportedError(f"{denoisers[0].path} has no image or video model that is known")
-    layout = places(denoiser.row.id)
-    if layout is None or not any(place.file for place in layout.parts.values()):
-        raise UnsupportedError(f"no set of files of {denoiser.title} is known", hint="convert its files by themselves")
-    listed = listed_in(model, denoiser, layout)
-    first = next(iter(layout.parts))
-    chosen = dict(zip((first, first + SECOND), denoisers, strict=False))
-    vaes = [file for file in files if file.kind == VAES]
-    if len(vaes) > 1:
-        raise UsageError(f"{model.place.path} has several VAEs: {_names(vaes)}", hint=_ONE_MODEL)
-    chosen |= dict.fromkeys((VAES,), *vaes) if vaes else {}
-    for kind in (ENCODERS, CLIP_VISION):
-        parts = {part: place for part, place in layout.parts.items() if place.folder == kind}
-        encoders = {file.path.stem: file for file in files if file.kind == kind}
-        names = {stem: file.model.index.by_name for stem, file in encoders.items()}
-        chosen |= {part: encoders[stem] for part, stem in assign(parts, names, model.place.path).items()}
-    used = {file.path for part, file in chosen.items() if part in listed.classes}
-    left = [
-        f"left out: {file.source.title}: {denoiser.title} doesn't use it" for file in files if file.path not in used
-    ]
-    sources = {part: file.source for part, file in chosen.items()}
-    return assembled(model, KnownPipeline(denoiser, layout, listed), sources, left)
-
-
-def _names(files: Sequence[SetFile]) -> str:
-    return ", ".join(file.path.name for file in files)
-
-
-def _denoisers(folder: Path, files: list[SetFile]) -> list[SetFile]:
-    """The denoiser, or those of high and of low noise in this order."""
-    if len(files) == 1:
-        return files
-    by_noise = [file for noise in _NOISE for file in files if f"{noise}_noise" in file.path.stem.lower()]
-    if len(files) != len(by_noise) or len(files) != len(_NOISE) or by_noise[0] is by_noise[1]:
-        raise UsageError(f"{folder} has {plural(len(files), 'diffusion model')}: {_names(files)}", hint=_ONE_MODEL)
-    return by_noise
-
-
-def assign(parts: Mapping[str, PartPlace], files: Mapping[str, Collection[str]], folder: Path) -> dict[str, str]:
-    """Text encoder -> the stem of its file. `files`: the names of the tensors by stem. Raises UsageError if two files
-    have the usual name of an encoder."""
-    encoders = {part: place for part, place in parts.items() if place.file}
-    assigned: dict[str, str] = {}
-    for part, place in encoders.items():
-        named = [stem for stem in files if stem.lower().startswith(place.file)]
-        if len(named) > 1:
-            raise UsageError(f"{folder} has several files for {part}: {', '.join(named)}", hint=_ONE_MODEL)
-        if named:
-            assigned[part] = named[0]
-    unnamed = {stem: names for stem, names in files.items() if stem not in assigned.values()}
-    progress = True
-    while progress:  # one that is recognised may leave only one for the next
-        progress = False
-        for part, place in encoders.items():
-            marked = [stem for stem, names in unnamed.items() if marks().get(place.file) in names]
-            if part not in assigned and len(marked) == 1:
-                assigned[part], progress = marked[0], True
-                del unnamed[marked[0]]
-    return assigned
+    denoiser, layout, files, sidecars, unused = parts_of_set(model)
+    listed = listed_in(model, denoiser, layout, tuple(sidecars))
+    sources, left = {}, list(unused)
+    for part, file in files.items():
+        place, second = layout.parts.get(part), sidecars.get(part)
+        if second is not None and (place is None or place.of(listed.classes.get(part, "")).sidecar is None):
+            left.append(second)
+            second = None
+        if part not in listed.classes:
+            left += [file]
+        title = file.title if second is None else f"{file.title} and {second.title}"
+        sources[part] = PartSource(title, file.model, second.model if second is not None else None)
+    left += [second for part, second in sidecars.items() if part not in files]
+    losses = [f"left out: {file.title}: {denoiser.title} doesn't use it" for file in left]
+    return assembled(model, KnownPipeline(denoiser, layout, listed), sources, losses)

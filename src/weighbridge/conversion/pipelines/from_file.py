@@ -6,7 +6,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
@@ -16,12 +15,9 @@ from weighbridge.containers.sniff import diffusion
 from weighbridge.conversion.pipelines.assembled import KnownPipeline, PartSource, assembled, listed_in
 from weighbridge.models.diffusion.comfy_set import VAES
 from weighbridge.models.diffusion.pipeline import Pipeline
-from weighbridge.models.diffusion.places import places, prefixes_of_others
+from weighbridge.models.diffusion.places import TEXT_ENCODERS, places, prefixes_of_others
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import RenamedTensors
-
-#: The prefix of a text encoder's tokenizer in a single file.
-TEXT_ENCODERS: Final = "text_encoders."
 
 
 def pipeline_of_file(model: OpenModel) -> Pipeline:

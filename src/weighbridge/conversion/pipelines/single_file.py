@@ -6,20 +6,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.base.words import plural
 from weighbridge.conversion.comfy import to_comfy
 from weighbridge.conversion.options import ComfyOptions
 from weighbridge.conversion.pipelines.from_comfy import pipeline_of
-from weighbridge.conversion.pipelines.from_file import TEXT_ENCODERS
-from weighbridge.conversion.pipelines.tekken import tekken_of
 from weighbridge.conversion.plan.builder import PlanBuilder, left_out
 from weighbridge.conversion.plan.folder import to_container
 from weighbridge.conversion.result import Loss
 from weighbridge.models.diffusion.model import DiffusionModel
 from weighbridge.models.diffusion.parts import PipelinePart
 from weighbridge.models.diffusion.pipeline import Pipeline
-from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES, PartPlace, part_in_file, places
+from weighbridge.models.diffusion.places import (
+    FAST,
+    TEKKEN,
+    TEXT_ENCODERS,
+    TOKENIZER_FILES,
+    PartPlace,
+    part_in_file,
+    places,
+)
+from weighbridge.models.diffusion.tokenizers import tokenizer_in_file
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import RenamedTensor, with_nodes
@@ -35,17 +41,17 @@ _HINT: Final = "a slash at the end of DST names a folder, which every pipeline c
 def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     """Plans a file of all parts. Raises UnsupportedError for a pipeline that no single file holds."""
     pipeline = pipeline_of(model)
-    found = denoiser_of(pipeline)
-    known = places(found.row.id)
-    if known is None or not known.alone:
-        hint = _HINT if known is None else f"{_HINT}; --comfy-folders writes a file per part"
-        raise UnsupportedError(f"no single file holds all parts of {found.title}", hint=hint)
+    denoiser = denoiser_of(pipeline)
+    layout = places(denoiser.row.id)
+    if layout is None or not layout.alone:
+        hint = _HINT if layout is None else f"{_HINT}; --comfy-folders writes a file per part"
+        raise UnsupportedError(f"no single file holds all parts of {denoiser.title}", hint=hint)
     tensors: dict[str, Node] = {}
     losses: list[Loss] = []
     for part, each in pipeline.models:
-        place = known.parts.get(part.name)
+        place = layout.place_of(part.name, part.class_name)
         stored, left = stored_part(pipeline, part, each, place if place is not None and place.prefix else None)
-        losses += left
+        losses += [*left, *_sidecar_left(part, each, place)]
         for name, node in stored.items():
             assert place is not None  # else nothing is stored
             tensors[(TEXT_ENCODERS if name == place.tokenizer else place.prefix) + name] = node
@@ -57,26 +63,36 @@ def to_single_file(model: OpenModel, options: Any, kind: str) -> PlanBuilder:
     draft.losses += [Loss(f"left out: the files of {', '.join(files)}")] if files else []
     if absent := [
         name
-        for name, place in known.parts.items()
+        for name, place in layout.parts.items()
         if place.prefix and name not in {part.name for part in pipeline.index.models}
     ]:
         draft.notes.append(f"the pipeline has no {', '.join(absent)}")
     draft.notes.append(
-        f"{found.title}: a checkpoint of {plural(len(pipeline.models), 'part')}, with the names of ComfyUI"
+        f"{denoiser.title}: a checkpoint of {plural(len(pipeline.models), 'part')}, with the names of ComfyUI"
     )
     return draft
 
 
+def _sidecar_left(part: PipelinePart, each: OpenModel, place: PartPlace | None) -> list[Loss]:
+    """The tensors of a part that ComfyUI reads from a second file only, as a loss."""
+    if place is None or place.sidecar is None:
+        return []
+    names = list(part_in_file(each, place, sidecar=True).tensors)
+    message = f"{plural(len(names), 'tensor')} of {part.name} ({part.class_name}), first {names[0]}" if names else ""
+    return [Loss(f"left out: {message}, which ComfyUI reads from {place.sidecar.folder}/ only")] if names else []
+
+
 def stored_part(
-    pipeline: Pipeline, part: PipelinePart, each: OpenModel, place: PartPlace | None
+    pipeline: Pipeline, part: PipelinePart, each: OpenModel, place: PartPlace | None, *, sidecar: bool = False
 ) -> tuple[dict[str, Node], list[Loss]]:
-    """The stored tensors of a part under the names of its single file, without prefix, and the losses."""
+    """The stored tensors of a part under the names of its single file, without prefix, and the losses. `sidecar`: those
+    of its second file."""
     title = f"{part.name} ({part.class_name})"
     losses = left_out(each)
     if place is None:
         return {}, [*losses, Loss(f"left out: {title}, which has no place in a single file")]
     try:
-        named = part_in_file(each, place)
+        named = part_in_file(each, place, sidecar=sidecar)
     except FormatError as error:
         raise FormatError(error.reason, path=str(each.place.path)) from None
     if named.unknown and place.whole:
@@ -85,12 +101,9 @@ def stored_part(
     losses += [Loss("left out: a single file has no such name", f"{part.name}.{name}") for name in named.unknown]
     renamed = [RenamedTensor(named.sources.get(name, (name,)), name) for name in named.tensors]
     stored = packed_rename.parts(each, named.tensors, renamed)
-    if place.tokenizer:
+    if place.tokenizer and not sidecar:
         folder, names = part.name.replace("text_encoder", "tokenizer"), TOKENIZER_FILES[place.tokenizer]
-        read = pipeline.whole.read
-        data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
-        if data is None and place.tokenizer == TEKKEN and (other := read(f"{folder}/{FAST}", TOKENIZER_JSON)):
-            data = tekken_of(other, f"{folder}/{FAST}")
+        data = tokenizer_in_file(pipeline.whole.read, folder, place.tokenizer)
         if data is None:
             missing = f"{pipeline.whole.place.folder / folder} has no {' or '.join(names)}"
             missing += f", and {FAST} there isn't one of its kind" if place.tokenizer == TEKKEN else ""

@@ -107,6 +107,8 @@ def _build(
 ) -> Plan:
     path, kind, options, folder, asked = target
     unwrap, to_draft = _BUILDERS.get(type(options), (None, _to_container))
+    if isinstance(options, GgufOptions) and options.text_model is not None:  # the model has only towers
+        unwrap = None
     if model.format == "gguf" and kind != "gguf" and unwrap is not None:
         from weighbridge.models.tied_copies import without_copies  # late: it loads the rules of llama.cpp
 
@@ -197,6 +199,13 @@ def _to_scheme(model: OpenModel, options: SchemeOptions, kind: str, calibrate: C
     from weighbridge.conversion.schemes.plan import to_scheme
 
     return to_scheme(model, options, calibrate)
+
+
+def _language_model(model: OpenModel) -> tuple[OpenModel, list[str]]:
+    from weighbridge.conversion.mlx.plan import refuse_without_family
+
+    refuse_without_family(model)
+    return unwrapped(model)
 
 
 def _to_mlx(model: OpenModel, options: MlxOptions, kind: str, calibrate: Calibrate | None = None) -> PlanBuilder:
@@ -290,7 +299,7 @@ def _from_mlx(model: OpenModel, renamed: Sequence[str]) -> tuple[OpenModel, list
         return None
     if not model.described:
         if renamed:
-            return None
+            return model, []
         raise UnsupportedError(
             f"{model.place.path} is in MLX's form, and no table has the names that other programs read",
             hint="leave --to out, and the copy stays in MLX's form; --arch-file adds a table",
@@ -326,7 +335,7 @@ _BUILDERS: Final[Mapping[type[TargetOptions], tuple[Unwrap | None, Builder]]] = 
     {
         AdapterOptions: (None, _to_adapter),
         SchemeOptions: (unwrapped_folder, _to_scheme),
-        MlxOptions: (unwrapped, _to_mlx),
+        MlxOptions: (_language_model, _to_mlx),
         MlxTowersOptions: (without_mlx_names, _to_mlx_vlm),
         GgufOptions: (unwrapped, _to_gguf),
         MmprojOptions: (without_mlx_names, _to_mmproj),

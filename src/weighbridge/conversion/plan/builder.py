@@ -56,8 +56,7 @@ def cast_to(name: str, node: LogicalTensor, dtype: DType, draft: PlanBuilder) ->
     """Casts a tensor to `dtype`. A cast that can lose values counts them in a report."""
     if is_stored_as(node, dtype):
         return node
-    report = draft.reports[name] = CastReport(name)
-    return cast(node, dtype, report)
+    return cast(node, dtype, draft.reports.setdefault(name, CastReport(name)))
 
 
 def cast_for_gguf(name: str, node: LogicalTensor, dtype: DType, requested: DType, draft: PlanBuilder) -> Node:
@@ -72,19 +71,20 @@ def list_unnamed(
     model: OpenModel,
     draft: PlanBuilder,
     elsewhere: Collection[str] = (),
-    hint: Callable[[OpenModel], str] = lambda model: "",
+    hint: Callable[[OpenModel, str], str] = lambda model, start: "",
 ) -> None:
     """Lists the tensors that the family's table doesn't name, so that the target can't hold them.
 
     Adds a loss per other part of the model (vision, audio), with a hint, and a note on tensors that carry nothing.
-    `elsewhere`: tensors that another file of the target holds; `hint(model)` says how they can be written.
+    `elsewhere`: tensors that another file of the target holds; `hint(model, start)`: how to write the part whose names
+    begin with `start`.
     """
     report = model.resolved.report
     apart = [name for name in report.apart if name not in elsewhere]
     parts = model.family.parted(apart, model.sizes)
-    end = hint(model) if parts else ""
     for start, count in parts.items():
-        draft.losses.append(Loss(f"left out: {plural(count, 'tensor')} of another part of the model, {start}*{end}"))
+        part = f"{plural(count, 'tensor')} of another part of the model, {start}*{hint(model, start)}"
+        draft.losses.append(Loss(f"left out: {part}"))
     if report.dropped:
         kinds = Counter(_NUMBER.sub(".*.", name) for name in report.dropped)
         names = ", ".join(f"{kind} ({count:,})" if count > 1 else kind for kind, count in kinds.items())

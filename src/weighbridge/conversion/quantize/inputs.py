@@ -201,13 +201,14 @@ def _as_gguf(model: OpenModel, options: QuantizeOptions, ftype: FileType | None)
             add_stored_projector(model, draft, GgufOptions(name=options.name, align=options.align))
         return draft
     file = {name: getattr(options, name) for name in ("name", "align")}
-    text = {name: getattr(options, name) for name in ("pre", "target_model", "tokenizer", "with_mmproj")}
+    names = ("pre", "target_model", "text_model", "draft", "tokenizer", "with_mmproj")
+    text = {name: getattr(options, name) for name in names}
     if model.diffusion is not None and model.diffusion.denoises:
         return pictures.plan(model, model.diffusion, GgufOptions(**file, **text), None, unrounded=ftype is not None)
     # the type of all matrices, so that nothing is rounded twice, or F32
     types = {n.spec.dtype for n in model.logical.values() if len(n.spec.shape) > 1}
     packed = any(isinstance(n, QuantizedTensor) for n in model.logical.values())
-    dtype = next(iter(types)) if len(types) == 1 and not packed else None
+    dtype = next(iter(types)) if len(types) == 1 and not packed and options.text_model is None else None
     target = GgufOptions(dtype=dtype.name.lower() if dtype in (BF16, F16) else "f32", **file, **text)
     draft = to_gguf(model, target, towers=GgufFileOptions(**file))
     draft.losses += check_settings(model, draft, "gguf")

@@ -42,8 +42,8 @@ _ELSEWHERE: Final = MappingProxyType(
         "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin",
         "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU; mlx-lm reads the packed "
         f"folder as it is{_PLAIN}",
-        "UltravoxModel": "its language model is another model: wb convert {} text.gguf; its tower: "
-        "wb convert SRC DST.gguf --mmproj; llama.cpp runs both: llama-mtmd-cli -m text.gguf --mmproj DST.gguf",
+        "UltravoxModel": "its language model is another model: wb convert SRC DST/ --with-mmproj --text-model {} "
+        "writes both; wb convert SRC DST.gguf --mmproj writes its tower",
     }
 )
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"

@@ -19,7 +19,9 @@ from weighbridge.io.location import open_source
 from weighbridge.models.jsonfile import decode
 
 #: How the names of classes without weights end.
-_WITHOUT_WEIGHTS: Final = ("Scheduler", "Tokenizer", "TokenizerFast", "FeatureExtractor", "Processor", "ProcessorFast")
+_WITHOUT_WEIGHTS: Final = (
+    "Scheduler", "Tokenizer", "TokenizerFast", "FeatureExtractor", "Processor", "ProcessorFast", "ProcessorPil",
+)  # fmt: skip
 _MOST: Final = 64  # entries; published pipelines have up to 20
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from weighbridge.models.model import OpenModel
     from weighbridge.tensors.nodes import LogicalTensor
 
+#: The prefix of a text encoder's tokenizer in a single file.
+TEXT_ENCODERS: Final = "text_encoders."
 #: The tensor with Mistral's tokenizer.
 TEKKEN: Final = "tekken_model"
 #: The tensors with the bytes of a tokenizer's file, and the names of that file.
@@ -27,6 +29,7 @@ FAST: Final = "tokenizer.json"
 #: Names of text encoders that aren't those of the encoder itself.
 _OUTSIDE: Final = ("text_projection.", "visual_projection.", "logit_scale")
 _VERSIONS: Final = "versions"
+_CLASSES: Final = "classes"
 
 
 class PartPlace(NamedTuple):
@@ -42,6 +45,18 @@ class PartPlace(NamedTuple):
     spare: tuple[str, ...] = ()
     optional: bool = False
     folder: str = ENCODERS
+    sidecar: PartPlace | None = None
+    configs: str = ""
+    classes: Mapping[str, PartPlace] = MappingProxyType({})
+
+    def of(self, class_name: str) -> PartPlace:
+        """The place of a part of this class."""
+        return self.classes.get(class_name, self)
+
+    @property
+    def any_sidecar(self) -> PartPlace | None:
+        """The place of the tensors that parts of some classes have in a second file."""
+        return next((place.sidecar for place in (self, *self.classes.values()) if place.sidecar), None)
 
 
 class FilePlaces(NamedTuple):
@@ -52,6 +67,11 @@ class FilePlaces(NamedTuple):
     alone: bool
     configs: str
     versions: Mapping[str, str]
+
+    def place_of(self, part: str, class_name: str) -> PartPlace | None:
+        """The place of a part of this class; None if it has none."""
+        place = self.parts.get(part)
+        return place and place.of(class_name)
 
     def pipeline(self, title: str) -> str:
         """The pipeline of a version of the model, by its title."""
@@ -85,15 +105,7 @@ def prefixes_of_others() -> tuple[str, ...]:
 
 def build_places(raw: Mapping[str, Any]) -> FilePlaces:
     """The places of a row."""
-    parts = {
-        part: PartPlace(
-            row.get("prefix", ""), _several(row.get("names", ())), row.get("below", ""), row.get("whole", False),
-            row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""), tuple(row.get("spare", ())),
-            row.get("optional", False), row.get("folder", ENCODERS),
-        )
-        for part, row in raw.items()
-        if isinstance(row, dict) and part != _VERSIONS
-    }  # fmt: skip
+    parts = {part: _place(row) for part, row in raw.items() if isinstance(row, dict) and part != _VERSIONS}
     return FilePlaces(
         parts,
         all(place.prefix or place.folder != ENCODERS for place in parts.values()),
@@ -102,20 +114,31 @@ def build_places(raw: Mapping[str, Any]) -> FilePlaces:
     )
 
 
-def _several(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _place(row: Mapping[str, Any]) -> PartPlace:
+    classes = {name: _place({**row, **columns, _CLASSES: {}}) for name, columns in row.get(_CLASSES, {}).items()}
+    names = row.get("names", ())
+    tables = (names,) if isinstance(names, str) else tuple(names)
+    return PartPlace(
+        row.get("prefix", ""), tables, row.get("below", ""), row.get("whole", False),
+        row.get("renamed", {}), row.get("tokenizer", ""), row.get("file", ""), tuple(row.get("spare", ())),
+        row.get("optional", False), row.get("folder", ENCODERS), _place(row["sidecar"]) if "sidecar" in row else None,
+        row.get("configs", ""), classes,
+    )  # fmt: skip
 
 
-def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
-    """The tensors of a part under the names of the single file, without prefix."""
+def part_in_file(each: OpenModel, place: PartPlace, *, sidecar: bool = False) -> Renaming:
+    """The tensors of a part under the names of the single file, without prefix. `sidecar`: those of its second file."""
+    second = place.sidecar
+    begins = tuple(second.renamed) if second is not None else ()
     tensors: Mapping[str, LogicalTensor] = each.logical
-    origin = _names_in_file(tensors, place)
+    names_of_file = [name for name in tensors if name.startswith(begins) == sidecar]
+    origin = _names_in_file(names_of_file, second if sidecar and second is not None else place)
     tensors = {name: tensors[old] for name, old in origin.items()}
-    found = each.diffusion
-    tables = [known for name in place.names if (known := table(name))]
-    names = max(tables, key=lambda known: known.count(tensors), default=None)
-    if names is None and found is not None and found.denoises:
-        names = found.names
+    network = each.diffusion
+    tables = [names for name in place.names if (names := table(name))]
+    names = max(tables, key=lambda names: names.count(tensors), default=None)
+    if names is None and network is not None and network.denoises:
+        names = network.names
     if names is None:
         return Renaming(dict(tensors), {name: (old,) for name, old in origin.items()}, ())
     named = to_original(names, tensors)
@@ -123,12 +146,19 @@ def part_in_file(each: OpenModel, place: PartPlace) -> Renaming:
     return Renaming(named.tensors, sources, tuple(origin[name] for name in named.unknown))
 
 
-def _names_in_file(names: Iterable[str], place: PartPlace) -> dict[str, str]:
+def _names_in_file(names: Sequence[str], place: PartPlace) -> dict[str, str]:
     """Names with the beginnings of a single file -> those of the folder."""
-    if (start := place.below) and not any(name.startswith(start) for name in names):
+    begins = sorted(place.renamed, key=len, reverse=True)
+    if (start := place.below) and not any(name.startswith((start, *begins)) for name in names):
         return {name if name.startswith(_OUTSIDE) else f"{start}{name}": name for name in names}
-    renamed = place.renamed.items()
+    renamed = {name: next((begin for begin in begins if name.startswith(begin)), "") for name in names}
+    return {place.renamed[begin] + name.removeprefix(begin) if begin else name: name for name, begin in renamed.items()}
+
+
+def names_in_folder(names: Iterable[str], place: PartPlace) -> dict[str, str]:
+    """Names with the beginnings of a folder -> those of the single file."""
+    begins = {new: old for old, new in place.renamed.items()}
     return {
-        next((new + name.removeprefix(old) for old, new in renamed if name.startswith(old)), name): name
+        next((old + name.removeprefix(new) for new, old in begins.items() if name.startswith(new)), name): name
         for name in names
     }

@@ -131,9 +131,10 @@ def _rope(model: Candidate) -> Iterator[LoadRefusal]:
 
 def _heads(model: Candidate) -> Iterator[LoadRefusal]:
     # A family's table has one length of a head; llama.cpp has one for keys and one for values. Without a tensor for
-    # values in the last layer with keys, these are its values.
+    # values in the last layer with keys, these are its values, as is one tensor for both.
     last = max((name for name in model.shapes if name.endswith("attn_k.weight")), key=_in_order, default="")
-    shared = last and last.replace("attn_k", "attn_v") not in model.shapes
+    without = last and last.replace("attn_k", "attn_v") not in model.shapes
+    shared = without or "blk.0.attn_kv.weight" in model.shapes
     key = model.get("attention.key_length")
     value = model.whole("attention.value_length") or model.head
     separate = model.architecture in table().one_head_length or shared

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
-from weighbridge.containers.formats import PIPELINE
 from weighbridge.models.lora import pairs, pictures
 from weighbridge.models.lora.base_model import check_base
 from weighbridge.models.lora.forms import resolved
@@ -59,7 +58,7 @@ def _merge(model: OpenModel, adapters: Sequence[WeightedAdapter], rounding: Roun
     with ExitStack() as opened:
         sources = [opened.enter_context(open_weights(adapter.path)) for adapter in adapters]
         weights = [adapter.weight for adapter in adapters]
-        if model.place.trainer == PIPELINE or model.diffusion is not None:
+        if model.makes_pictures:
             merged = _merge_pictures(model, sources, weights, rounding)
         else:
             merged = _merge_weights(for_the_table(model), sources, weights, rounding)
@@ -117,7 +116,7 @@ def check_adapter(model: OpenModel, path: Path) -> None:
     from weighbridge.tensors.nodes import provisional
 
     with open_weights(path) as source:
-        if model.place.trainer == PIPELINE or model.diffusion is not None:
+        if model.makes_pictures:
             _merge_pictures(model, [source], [1.0], provisional)
         else:
             adapter = read_adapter(source)

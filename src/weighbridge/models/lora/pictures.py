@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.words import plural
-from weighbridge.containers.formats import PIPELINE
+from weighbridge.containers.formats import COMFY_SET, PIPELINE
 from weighbridge.containers.sniff import diffusion
 from weighbridge.models.arch.tables.values import number
 from weighbridge.models.diffusion.model import DIFFUSERS, ORIGINAL, DiffusionModel
 from weighbridge.models.diffusion.names import table, to_diffusers, to_original
 from weighbridge.models.diffusion.pipeline import pipeline_of
+from weighbridge.models.diffusion.set_parts import parts_of_set
 from weighbridge.models.diffusion.tensors import NamedTensors, named_tensors
 from weighbridge.models.lora import lycoris
 from weighbridge.models.model import OpenModel
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     Rounding = Callable[["Node", DType], "Node"]
 
 _TEXT: Final = "text"
+_ENCODER: Final = "text_encoder"
 _CLIP: Final = "text_model."
 
 
@@ -123,7 +125,8 @@ def merged(
     Raises UsageError if the LoRA changes modules or shapes that the model doesn't have, and UnsupportedError for
     changes that aren't a LoRA's.
     """
-    parts = (parts_of_pipeline if model.place.trainer == PIPELINE else parts_of_file)(model)
+    whole = model.place.trainer in (PIPELINE, COMFY_SET)
+    parts = parts_of_pipeline(model) if whole else parts_of_file(model)
     out: dict[str, LogicalTensor] = {}
     absent: dict[int, int] = {}
     for encoder in dict.fromkeys(change.prefix.encoder for change in changes):
@@ -160,17 +163,24 @@ _UNQUANTIZED: Final = "convert the pipeline to a folder first: wb convert PIPELI
 
 
 def parts_of_pipeline(model: OpenModel) -> list[PicturePart]:
+    """The denoiser and the text encoders of a folder of diffusers, or of ComfyUI's set of files."""
     parts: list[PicturePart] = []
     if ggufs := [path for path in model.place.weights if path.suffix == ".gguf"]:
-        raise UnsupportedError(f"{ggufs[0]} is a GGUF, which a LoRA isn't merged into", hint=_UNQUANTIZED)
-    for part, each in pipeline_of(model).models:
-        start, found = f"{part.name}.", each.diffusion
-        if found is not None and found.denoises:
-            parts.append(PicturePart(found._replace(prefix=start + found.prefix), None))
-        elif start.startswith("text_encoder"):
+        hint = _UNQUANTIZED if model.place.trainer == PIPELINE else f"{_UNQUANTIZED} --config PATH"
+        raise UnsupportedError(f"{ggufs[0]} is a GGUF, which a LoRA isn't merged into", hint=hint)
+    if model.place.trainer == PIPELINE:
+        models = [(part.name, part.class_name, f"{part.name}.", each) for part, each in pipeline_of(model).models]
+    else:
+        files = parts_of_set(model).files.items()
+        models = [(part, file.title, f"{file.path.parent.name}/{file.path.stem}.", file.model) for part, file in files]
+    for name, title, start, each in models:
+        network = each.diffusion
+        if network is not None and network.denoises:
+            parts.append(PicturePart(network._replace(prefix=start + network.prefix), None))
+        elif name.startswith(_ENCODER):
             row = next(row for row in diffusion.table().rows if row.part == _TEXT)
-            number = int(part.name.removeprefix("text_encoder").strip("_") or 1)
-            parts.append(PicturePart(DiffusionModel(row, part.class_name, start, ORIGINAL, None), number - 1))
+            encoder = int(name.removeprefix(_ENCODER).strip("_") or 1)
+            parts.append(PicturePart(DiffusionModel(row, title, start, ORIGINAL, None), encoder - 1))
     if sum(part.encoder is None for part in parts) > 1:
         raise UnsupportedError(
             f"{model.place.path} has several denoisers, and the LoRA doesn't name one",

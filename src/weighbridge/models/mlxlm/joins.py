@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
+from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.words import plural
+from weighbridge.models.stored_tensors import Dropped
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -31,11 +33,28 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
 
     def start(self, name: str) -> tuple[str, str] | None:
         """The part of a name before this end, and the expert's number; None if the name ends otherwise."""
+        return self._numbered(name, self.hf)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the class has the number in the name, too."""
+        return "*" in self.mlx[0]
+
+    def in_mlx(self, start: str, number: str) -> str:
+        """mlx-vlm's name of a tensor of one part."""
+        return start + self.mlx[0].replace("*", number)
+
+    def in_hf(self, name: str) -> str | None:
+        """The name that ends as in the folder, of one of mlx-vlm's with a number; None if the name ends otherwise."""
+        parts = self._numbered(name, self.mlx[0])
+        return parts and parts[0] + self.hf.replace("*", parts[1])
+
+    def _numbered(self, name: str, end: str) -> tuple[str, str] | None:
         if not name.startswith(self.within):
             return None
-        pattern = re.escape(self.hf).replace(r"\*", "([0-9]+)")
+        pattern = re.escape(end).replace(r"\*", "([0-9]+)")
         match = re.fullmatch(f"(.*){pattern}", name, re.DOTALL)
-        return match and (match[1], match[2] if "*" in self.hf else "")
+        return match and (match[1], match[2] if "*" in end else "")
 
     def place(self, number: int, text: Mapping[str, Any]) -> tuple[str, int]:
         """The end of the name of an expert's stack, and the expert's place there. `text`: the language model's
@@ -44,12 +63,8 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
         counts = stated if isinstance(stated, list) else []
         if len(counts) != len(self.mlx) or not all(isinstance(count, int) and count > 0 for count in counts):
             if self.counts:
-                raise FormatError(
-                    "doesn't count the experts",
-                    field=self.counts,
-                    expected=plural(len(self.mlx), "number"),
-                    found=stated,
-                )
+                numbers = plural(len(self.mlx), "number")
+                raise FormatError("doesn't count the experts", field=self.counts, expected=numbers, found=stated)
             return self.mlx[0], number
         for end, count in zip(self.mlx, counts, strict=True):
             if number < count:
@@ -240,7 +255,148 @@ class GroupedRows(Struct, frozen=True, forbid_unknown_fields=True):
         return [reshape(node, (node.spec.rows, node.spec.shape[-1]))]
 
 
-Parted: TypeAlias = JoinedRows | FusedHeads | SplitHeads | PackedExperts | GroupedRows
+class AlternateRows(Struct, frozen=True, forbid_unknown_fields=True):
+    """Two matrices, or stacks, whose rows alternate in the folder; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+    flat: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import reshape, strided  # late: numpy
+
+        node = _floats(name, parts[0])
+        *lead, rows, columns = node.spec.shape if len(node.spec.shape) > 1 else (1, 1)
+        if rows % 2 or len(lead) > 1:
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, expected an even number of rows")
+        if self.flat:
+            _same_count(name, lead, _size(config, self.flat), self.flat)
+        flat, each = reshape(node, (node.spec.elements,)), rows // 2 * columns
+        shape, count = [rows // 2, columns], lead[0] if lead else 1
+        halves = [strided(flat, at * columns, [count, *shape], [2 * each, 2 * columns, 1]) for at in (0, 1)]
+        whole = (count * shape[0], columns) if self.flat else (*lead, *shape)
+        return [reshape(half, whole) for half in halves]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, concat, reshape, strided  # late: numpy
+
+        nodes = [as_node(part) for part in parts]
+        *lead, rows, columns = nodes[0].spec.shape if len(nodes[0].spec.shape) > 1 else (0, 1)
+        if nodes[0].spec.shape != nodes[1].spec.shape or rows < 1:
+            raise FormatError(f"{name} and its part have different shapes")
+        if self.flat:
+            lead = [_size(config, self.flat)]
+            if rows % lead[0]:
+                raise FormatError(f"{name} has {rows} rows, which don't split into {plural(lead[0], 'expert')}")
+            rows //= lead[0]
+        size = nodes[0].spec.elements
+        both = strided(reshape(concat(nodes), (2 * size,)), 0, [size // columns, 2, columns], [columns, size, 1])
+        return [reshape(both, (*lead, 2 * rows, columns))]
+
+
+class ExpertColumns(Struct, frozen=True, forbid_unknown_fields=True):
+    """A stack of experts whose columns the class has side by side; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    count: str
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import reshape, strided  # late: numpy
+
+        node = _floats(name, parts[0])
+        if len(node.spec.shape) != 3:
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, which is no stack of experts")
+        experts, rows, columns = node.spec.shape
+        _same_count(name, [experts], _size(config, self.count), self.count)
+        flat = reshape(node, (node.spec.elements,))
+        turned = strided(flat, 0, [rows, experts, columns], [columns, rows * columns, 1])
+        return [reshape(turned, (rows, experts * columns))]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
+
+        node, experts = as_node(parts[0]), _size(config, self.count)
+        if len(node.spec.shape) != 2 or node.spec.shape[1] % experts:
+            raise FormatError(
+                f"{name} has the shape {list(node.spec.shape)}, which doesn't split into {plural(experts, 'expert')}"
+            )
+        rows, columns = node.spec.shape[0], node.spec.shape[1] // experts
+        flat = reshape(node, (node.spec.elements,))
+        return [strided(flat, 0, [experts, rows, columns], [columns, experts * columns, 1])]
+
+
+class RenamedTogether(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tensors of a module that have other names if the module has all of them; towers.toml documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[LogicalTensor]:
+        return list(parts)
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node  # late: numpy
+
+        return [as_node(part) for part in parts]
+
+
+class WeightNorm(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lengths and directions of a matrix's rows (torch's weight_norm), which the class multiplies; towers.toml
+    documents the fields."""
+
+    hf: list[str]
+    mlx: list[str]
+    within: str = ""
+
+    def to_mlx(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import rescale_rows, reshape  # late: numpy
+
+        lengths, directions = parts
+        if len(directions.spec.shape) != 2 or lengths.spec.elements != directions.spec.rows:
+            raise FormatError(f"{name} has the shape {list(lengths.spec.shape)}, expected a length for each row")
+        return [rescale_rows(directions, reshape(lengths, (directions.spec.rows, 1)))]
+
+    def to_hf(self, name: str, parts: Sequence[LogicalTensor], config: Mapping[str, Any]) -> list[Node]:
+        from weighbridge.tensors.nodes import as_node, cast  # late: numpy
+        from weighbridge.tensors.nodes.reduced import row_lengths  # late: numpy
+
+        matrix = as_node(parts[0])
+        return [cast(row_lengths(matrix), matrix.spec.dtype), matrix]
+
+    def is_pair(self, name: str) -> bool:
+        """Whether a name of mlx-vlm's is that of directions."""
+        return name.startswith(self.within) and name.endswith(self.hf[1])
+
+
+def _floats(name: str, node: LogicalTensor) -> Node:
+    """A tensor whose rows can be moved. Raises UnsupportedError for packed codes, which have scales of their own."""
+    from weighbridge.tensors.nodes import Node  # late: numpy
+
+    if not isinstance(node, Node) or node.spec.dtype.kind is not Kind.FLOAT:
+        raise UnsupportedError(f"{name} is quantized, which can't be split", hint="convert a folder of floats")
+    return node
+
+
+def _same_count(name: str, shape: Sequence[int], count: int, key: str) -> None:
+    if list(shape) != [count]:
+        raise FormatError(f"{name} has {shape[0] if shape else 'no'} experts", field=key, expected=count)
+
+
+Parted: TypeAlias = (
+    JoinedRows
+    | FusedHeads
+    | SplitHeads
+    | PackedExperts
+    | GroupedRows
+    | AlternateRows
+    | ExpertColumns
+    | RenamedTogether
+    | WeightNorm
+)
 
 
 def with_joins(
@@ -266,10 +422,55 @@ def without_joins(
             continue
         for start in _starts(row.mlx, row.within, tensors):
             names = [start + end for end in row.mlx]
-            made = row.to_hf(names[0], [tensors[name] for name in names], config)
+            sizes = _sizes_of(row, start, tensors) if isinstance(row, JoinedRows) else {}
+            made = row.to_hf(names[0], [tensors[name] for name in names], {**config, **sizes})
             out |= {start + end: node for end, node in zip(row.hf, made, strict=True)}
             used |= set(names)
     return out, used
+
+
+def with_ones(rows: Mapping[str, Sequence[str]], tensors: Mapping[str, LogicalTensor]) -> dict[str, LogicalTensor]:
+    """The vectors of ones of each tensor that a row belongs to, as long as its first axis."""
+    import numpy as np  # late: numpy
+
+    from weighbridge.tensors.nodes import const
+
+    out: dict[str, LogicalTensor] = {}
+    for end, vectors in rows.items():
+        for name in [name for name in tensors if name.endswith(end)]:
+            ones = const(np.ones(tensors[name].spec.shape[0], np.float32), F32)
+            out |= {name.removesuffix(end) + vector: ones for vector in vectors}
+    return out
+
+
+def ones_of(rows: Mapping[str, Sequence[str]], tensors: Mapping[str, Node]) -> dict[str, Dropped]:
+    """The vectors that `with_ones` makes, by name. Raises UnsupportedError if one has other values."""
+    from weighbridge.tensors.nodes import cast  # late: numpy
+
+    ends = tuple(end for vectors in rows.values() for end in vectors)
+    out: dict[str, Dropped] = {}
+    for name in [name for name in tensors if name.endswith(ends)] if ends else []:
+        node = tensors[name]
+        if (cast(node, F32).read_all().view("<f4") != 1).any():
+            raise UnsupportedError(
+                f"{name} scales experts, and no Hugging Face folder has a tensor for that",
+                hint="convert a folder of floats",
+            )
+        out[name] = Dropped(name, "factors", "1 of each expert", 1, node.spec.nbytes)
+    return out
+
+
+def _sizes_of(row: JoinedRows, start: str, tensors: Mapping[str, LogicalTensor]) -> dict[str, int]:
+    """The sizes that a row takes from other tensors of the module. Raises FormatError if one is missing."""
+    out: dict[str, int] = {}
+    for place in row.rows:
+        end, _, axis = place.partition(" ")
+        if axis:
+            shape = tensors[start + end].spec.shape if start + end in tensors else ()
+            if len(shape) <= int(axis):
+                raise FormatError(f"{start}{end} is missing, or has too few axes")
+            out[place] = shape[int(axis)]
+    return out
 
 
 def _starts(ends: Sequence[str], within: str, tensors: Mapping[str, object]) -> list[str]:

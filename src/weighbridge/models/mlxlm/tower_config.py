@@ -8,7 +8,7 @@ would look for other tensors or compute another model. mlx-vlm's classes have sp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
@@ -20,6 +20,9 @@ from weighbridge.models.transform.text_config import text_path
 _FULL: Final = "full_attention"
 _SHARE: Final = "partial_rotary_factor"
 _TEXT: Final = "text_config"
+_TIED: Final = "tie_word_embeddings"
+#: Parts of mlx-vlm's names of the output's matrix, after a dot.
+_OUTPUTS: Final = (".lm_head.", ".language_model.head.")
 
 
 def with_period(
@@ -72,6 +75,11 @@ def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
     return {**stated, **{key: value for key, value in config.items() if value is not None or key not in stated}}
 
 
+def has_output(names: Iterable[str]) -> bool:
+    """Whether one of mlx-vlm's names is that of the output's matrix."""
+    return any(part in f".{name}" for name in names for part in _OUTPUTS)
+
+
 def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tuple[dict[str, Any], list[str]]:
     """Returns a folder's config.json with the keys that mlx-vlm's class reads, and those that no spelling has.
     transformers 5 has the language model's in an object, and other types of rotary settings. `has_head`: whether the
@@ -80,6 +88,7 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "quantization", "quantization_config")
     }
     config |= {"model_type": names.kind} if names.published else {}
+    config |= {key: config[place] for key, place in names.copied.items() if place in config and key not in config}
     missing = [key for key in names.requires if config.get(key) is None]
     path = text_path(model)
     if names.inner:
@@ -91,8 +100,10 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
     generation = model.json("generation_config.json") or {}
     if config.get("eos_token_id") is None and generation.get("eos_token_id") is not None:
         config["eos_token_id"] = generation["eos_token_id"]
-    if names.period and model.described:
-        config = with_period(config, path, model.family.effective(model.config).get("layer_types"), names.period)
+    if names.period:
+        settings = model.family.effective(model.config) if model.described else value_at(config, path)
+        kinds = settings.get("layer_types")
+        config = with_period(config, path, kinds if isinstance(kinds, list | tuple) else None, names.period)
     if names.layer_types and path and isinstance(kinds := value_at(config, path).get("layer_types"), list):
         renamed = [names.layer_types.get(kind, kind) for kind in kinds]
         config = with_part(config, path, {**value_at(config, path), "layer_types": renamed})
@@ -108,7 +119,10 @@ def config_of_mlx_vlm(model: OpenModel, names: TowerNames, has_head: bool) -> tu
     if names.tower:
         config["vision_config"] = {**_vision(config), "model_type": names.tower}
     if path and not has_head:
-        config = with_part(config, path, {**value_at(config, path), "tie_word_embeddings": True})
+        config = with_part(config, path, {**value_at(config, path), _TIED: True})
+    silent = all(part.get(_TIED) is None for part in (config, value_at(config, path)))
+    if silent and any(names.to_mlx(name) in names.head[1:] for name in model.logical):
+        config[_TIED] = False  # Hugging Face's folder gets its output again
     if names.flat:
         text = value_at(config, path) if path else {}
         below = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
@@ -131,12 +145,14 @@ def _respelled(
     """The keys of a row that a part of the config lacks, with those of the part that they belong to. Adds those that no
     spelling has to `missing`."""
     out: dict[str, Any] = {}
-    for key, places in rows.items():
+    for row, places in rows.items():
+        key = row.removesuffix("!")
         first, *inner = key.split(".")
-        if value_in(stated, [first, *inner]) is not None or whole.get(key) is not None:
-            continue
         value = _first(stated, places.split()) if isinstance(places, str) else places
-        if value is not None:
+        if value_in(stated, [first, *inner]) is not None or whole.get(key) is not None:
+            if row != key and value is not None:
+                out[key] = value
+        elif value is not None:
             out[first] = {**(out.get(first) or stated.get(first) or {}), inner[0]: value} if inner else value
         else:
             missing.append(f"{part}{key}")

@@ -3,6 +3,7 @@ are read on request."""
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -49,7 +50,8 @@ def _divided(model: OpenModel, ranks: int, experts: Experts) -> dict[str, Split 
     shapes = {name: node.spec.shape for name, node in model.tensors.items()}
     report = family.check(model.dialect, model.sizes, shapes)
     if not report.ok:
-        raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
+        hint = f"wb arch check {shlex.quote(str(model.place.path))}"
+        raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint=hint)
     splitter = Splitter(family, model.dialect, model.sizes, model.stored, model.packed)
     out: dict[str, Split | OneRank] = {}
     for name in model.logical:
@@ -57,11 +59,11 @@ def _divided(model: OpenModel, ranks: int, experts: Experts) -> dict[str, Split 
             whole = splitter.split_experts(name, ranks) if experts == "whole" else None
             out |= splitter.split(name, ranks) if whole is None else whole
         except UsageError as error:
-            raise UsageError(error.message, hint=_hint(splitter, name)) from None
+            raise UsageError(error.message, hint=_hint(splitter, name, model)) from None
     return {name: out[name] for name in model.stored if name in out}
 
 
-def _hint(splitter: Splitter, name: str) -> str:
+def _hint(splitter: Splitter, name: str, model: OpenModel) -> str:
     """The numbers of ranks that a tensor can be split among."""
     fits = []
     for ranks in range(2, _TRIED + 1):
@@ -70,4 +72,5 @@ def _hint(splitter: Splitter, name: str) -> str:
             fits.append(ranks)
     if fits:
         return f"this tensor can be split among {', '.join(map(str, fits))} ranks"
-    return "no number of ranks works for this tensor; decode the model: wb convert SRC DST --to hf --dtype bf16"
+    decode = f"wb convert {shlex.quote(str(model.place.path))} DST --to hf --dtype bf16"
+    return f"no number of ranks works for this tensor; decode the model: {decode}"

@@ -145,7 +145,18 @@ def tiled(scales: Node) -> Node:
 
 
 def _int8(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    if len(match.shape) != 2:
+        return _kernels(match, stored)
     return compressed.build_bytes(match, {"codes": stored["weight"], "scales": stored["scales"]})
+
+
+def _kernels(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    """Convolutions and stacks of matrices: each row along the last axis has the scale of the axes before it."""
+    rows, count = match.spec.rows, stored["scales"].spec.elements
+    by_row = nodes.strided(nodes.reshape(stored["scales"], (count,)), 0, (count, rows // count), (1, 0))
+    packing = IntQuant("comfy", 8, 8, match.shape[-1], by_row.spec.dtype, 128, shift=128, signed=True)
+    members = {"codes": stored["weight"], "scales": nodes.reshape(by_row, (rows, 1))}
+    return QuantizedTensor(match.spec, packing, members)
 
 
 def _blocks(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:

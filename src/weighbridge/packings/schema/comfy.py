@@ -5,7 +5,9 @@ the file (`_quantization_metadata`).
     mxfp8                        P.weight F8_E4M3, P.weight_scale U8 or F8_E8M0, a power of two per 32 columns, in tiles
     nvfp4                        P.weight U8 [out, in / 2], P.weight_scale U8 or F8_E4M3 per 16 columns, in tiles,
                                  P.weight_scale_2 F32; P.pre_quant_scale [in]: scales of inputs, so of columns
-    int8_tensorwise              P.weight I8, P.weight_scale F32: one, or one per row; may be rotated (convrot)
+    int8_tensorwise              P.weight I8, P.weight_scale F32: one, or one per row; may be rotated (convrot).
+                                 Of convolutions and stacks, one per number of the first axes: [out, 1, 1, 1],
+                                 [experts, out, 1]; their rotation isn't read
     int8_blockwise               P.weight I8, P.weight_scale F32 [out / 128, in / 128]
     convrot_w4a4                 P.weight I8 [out, in / 2], P.weight_scale F32 [out]; rotated
     awq_w4a16                    P.weight I8 [out, in / 2], P.weight_scale, P.weight_zeros [in / 64, out]:
@@ -39,6 +41,7 @@ _KEY: Final = "_quantization_metadata"
 _PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.", "model.")
 _FLOATS: Final = {"float8_e4m3fn": E4M3, "float8_e5m2": BY_NAME["F8_E5M2"]}
 _I8: Final = BY_NAME["I8"]
+_INT8: Final = "int8_tensorwise"
 _SIZES: Final = tuple(4**n for n in range(1, 9))  # of rotations
 _ROTATED: Final = 256  # columns of a group, and of the blocks below, unless the settings have others
 _BLOCK: Final = 128
@@ -121,7 +124,7 @@ def _solve(group: Group) -> Solution:
         raise _refused(group, f"as {name!r}")
     if "smoothing" in group.specs and name != "nvfp4":
         raise _refused(group, f"as {name!r} with pre_quant_scale")
-    if len(group.specs["weight"].shape) != 2 and name not in _FLOATS:
+    if len(group.specs["weight"].shape) != 2 and name not in (*_FLOATS, _INT8):
         raise _refused(group, f"as {name!r} in the shape {list(group.specs['weight'].shape)}")
     return solver(group, settings, name)
 
@@ -174,7 +177,19 @@ def _solve_int8(group: Group, settings: Mapping[str, Any], name: str) -> Solutio
     group.need(weight.dtype is _I8, "the weight isn't int8", "I8", weight)
     params = settings.get("params")
     outer = params if isinstance(params, Mapping) else {}
-    rotated = _rotation(group, settings, weight.shape[1]) if settings.get("convrot", outer.get("convrot")) else 0
+    rotates = settings.get("convrot", outer.get("convrot"))
+    if len(weight.shape) != 2:
+        if rotates or not weight.shape:
+            raise _refused(group, f"as a rotated {name!r} in the shape {list(weight.shape)}")
+        axes = len(scales.shape) if scales.elements > 1 else 0
+        while axes and scales.shape[axes - 1] == 1:
+            axes -= 1
+        by_axes = (*weight.shape[:axes], *[1] * (len(weight.shape) - axes))
+        group.need(weight.elements > 0 and axes < len(weight.shape) and scales.shape in (by_axes, (), (1,)),
+                   "weight_scale doesn't belong to the weight", f"one number, or those of {list(weight.shape[:-1])}",
+                   scales)  # fmt: skip
+        return Solution(weight.shape, 8, weight.shape[-1], ComfyLayout(name))
+    rotated = _rotation(group, settings, weight.shape[1]) if rotates else 0
     solution = compressed.solve_bytes(group._replace(specs={"codes": weight, "scales": scales}))
     return solution._replace(units={}, layout=ComfyLayout(name, rotated))
 
@@ -222,7 +237,7 @@ _Solver = Callable[[Group, Mapping[str, Any], str], Solution]
 _SOLVERS: Final[Mapping[str, _Solver]] = {
     **dict.fromkeys((*_FLOATS, "float8_e4m3fn_rowwise", "float8_e4m3fn_blockwise"), _solve_float),
     **dict.fromkeys(_TILED, _solve_tiled),
-    "int8_tensorwise": _solve_int8,
+    _INT8: _solve_int8,
     "int8_blockwise": _solve_blocks,
     "convrot_w4a4": _solve_w4a4,
     **dict.fromkeys(("awq_w4a16", "asym_w4a8_int8"), _solve_grouped),

@@ -36,7 +36,7 @@ from weighbridge.models.module_weights import canonical_modules, module_tensors
 from weighbridge.models.open import ALONE, open_model
 from weighbridge.models.tensor_roles import canonical_role, unknown_role
 from weighbridge.models.tied_copies import without_copies
-from weighbridge.models.wrapped import named_alike
+from weighbridge.models.wrapped import named_alike, parts_lacking
 from weighbridge.reports import sidecars
 from weighbridge.reports.diff.errors import layer_errors
 from weighbridge.reports.diff.model import KINDS, DiffReport, TensorChange, decibels
@@ -81,6 +81,7 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOpti
     with open_model(a, opening) as first, open_model(b, opening) as second:
         (first, second), notes = with_borrowed_configs([first, second])
         left, right = alike(*named_alike(first, second))
+        notes += parts_lacking(left, right)
         report = diff_models(
             left, right, names=options.names, tolerance=options.tolerance, jobs=options.jobs, progress=options.progress
         )
@@ -187,7 +188,9 @@ def common_views(a: OpenModel, b: OpenModel, names: Names = "auto") -> tuple[str
     """Returns the dialect, both models under its names, and notes."""
     if names in ("stored", "logical"):
         return names, getattr(a, names), getattr(b, names), ()
-    if names == "auto" and _shapes(a) == _shapes(b) and not _laid_out_apart(a, b):
+    if names == "auto" and (
+        (a.makes_pictures and b.makes_pictures) or (_shapes(a) == _shapes(b) and not _laid_out_apart(a, b))
+    ):
         return "logical", a.logical, b.logical, ()
     try:
         a, b = read_alike(a, b)

@@ -83,7 +83,7 @@ def relate_folded(a: Sampler, b: Sampler) -> LineagePair:
 
 def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: Progress | None = None) -> LineageReport:
     """Returns the relations of open models. `paths`: in the order of `models`."""
-    renamed = list(models)
+    renamed, parts = _pictures_renamed(models)
     for number, model in enumerate(models):  # folders of MLX and Whispers, if another model has other names
         if model.index.metadata.get("format") == "mlx" or form_of(model) is not None:
             versions = (named_alike(model, peer)[0] for peer in models)
@@ -95,7 +95,20 @@ def relate_models(models: Sequence[OpenModel], paths: Sequence[str], progress: P
     names = _names(paths, models)
     samplers = {n: sampler_of(m, n, with_gguf=with_gguf) for n, m in zip(names, models, strict=True)}
     report = relate_all(samplers, paths, progress)
-    return replace(report, notes=(*notes, *report.notes))
+    return replace(report, notes=(*parts, *notes, *report.notes))
+
+
+def _pictures_renamed(models: Sequence[OpenModel]) -> tuple[list[OpenModel], list[str]]:
+    """Returns the models, those that make pictures under the names of their single files and with the parts that all of
+    these have, and notes."""
+    pictures = [model for model in models if model.makes_pictures] if len(models) > 1 else []
+    if len(pictures) < 2:
+        return list(models), []
+    from weighbridge.models.diffusion.alike import common_parts, under_file_names  # late: others have no such names
+
+    common, notes = common_parts(under_file_names(pictures))
+    renamed = iter(common)
+    return [next(renamed) if any(model is each for each in pictures) else model for model in models], notes
 
 
 def _names(paths: Sequence[Path], models: Sequence[OpenModel]) -> list[str]:

@@ -110,7 +110,7 @@ def notes(*models: OpenModel) -> Iterator[str]:
 
 def _overruled(model: OpenModel) -> dict[str, Any]:
     """Returns the settings in config.json that its runtime overrules."""
-    if client_of(model) != "transformers" or not model.config or model.makes_pictures:
+    if client_of(model) != "transformers" or not model.described or model.makes_pictures:
         return {}
     rows = {key: (row.value, model.config.get(key)) for key, row in model.family.document.overruled.items()}
     return {key: setting for key, (value, setting) in rows.items() if setting not in (None, value)}

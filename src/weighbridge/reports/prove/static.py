@@ -76,9 +76,15 @@ def _settings(a: OpenModel, b: OpenModel) -> Iterator[ProveCheck]:
     stated, count = list[str](), 0
     for_mlx_vlm = MLX_VLM in (client_of(a), client_of(b)) and "gguf" not in (a.format, b.format)
     try:
-        source, target = _loader_settings(a, b), _loader_settings(b, a)
         if for_mlx_vlm:
             stated, count = config_differences(a, b)
+            if not (a.described or b.described):
+                message = (
+                    f"{len(stated)} differ" if stated else f"{plural(count, 'setting')} mean the same to {MLX_VLM}"
+                )
+                yield ProveCheck("settings", "different" if stated else "same", message, tuple(stated))
+                return
+        source, target = _loader_settings(a, b), _loader_settings(b, a)
     except WeighbridgeError as error:
         listed = b.metadata.items() if b.format == "gguf" else ()
         keys = tuple(f"{key}: {_short(str(value))}" for key, value in listed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.models.clients import MLX_VLM, client_of
 from weighbridge.models.config.settings import same_value
-from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm
+from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm, has_output
 from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.transform.text_config import text_path
 
@@ -25,12 +25,14 @@ _FILE: Final = ("_name_or_path", "transformers_version", "quantization", "quanti
 
 def config_differences(a: OpenModel, b: OpenModel) -> tuple[list[str], int]:
     """Returns the settings of two folders, one of mlx-vlm, that differ, and the number of settings. Those of the
-    language model that only one folder states are left to the family's table, except those that towers.toml names.
+    language model that only one folder states are left to the family's table, if there is one, except those that
+    towers.toml names.
     Raises UnsupportedError for a model that the table lacks."""
     left, right = dict(_leaves(_as_mlx_vlm_reads(a))), dict(_leaves(_as_mlx_vlm_reads(b)))
     names = tower_names(a.config) or tower_names(b.config)
-    read = {key.partition(".")[0] for key in names.text} if names else set()
-    texts = {".".join(text_path(model)) for model in (a, b)}
+    described = a.described or b.described
+    read = {key.partition(".")[0].removesuffix("!") for key in names.text} if names else set()
+    texts = {".".join(text_path(model)) for model in (a, b) if described}
     differ = [
         path
         for path in dict.fromkeys((*left, *right))
@@ -54,7 +56,7 @@ def _as_mlx_vlm_reads(model: OpenModel) -> Mapping[str, Any]:
     names = tower_names(model.config)
     if names is None:
         raise UnsupportedError(f"no table has mlx-vlm's settings for the model type {model.config.get('model_type')}")
-    has_head = bool(names.head) or any(names.to_mlx(name).endswith("lm_head.weight") for name in model.logical)
+    has_head = bool(names.head) or has_output(map(names.to_mlx, model.logical))
     return config_of_mlx_vlm(model, names, has_head)[0]
 
 

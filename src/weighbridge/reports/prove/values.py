@@ -16,7 +16,7 @@ from weighbridge.models.borrowed_config import read_alike
 from weighbridge.models.clients import MLX_LM, MLX_VLM, client_of
 from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.transform.text_config import text_path
-from weighbridge.models.wrapped import named_alike
+from weighbridge.models.wrapped import named_alike, parts_lacking
 from weighbridge.reports.diff.model import TensorChange
 from weighbridge.reports.diff.report import Comparison, compare, compare_folded, count_unexplained
 from weighbridge.reports.prove.bounds import RunBounds, coarser_float, cost, largest_error, run_bounds, type_of
@@ -46,6 +46,7 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
     """Compares the values of all tensors, under canonical names if the names differ."""
     for_mlx = client_of(a) in (MLX_LM, MLX_VLM), client_of(b) in (MLX_LM, MLX_VLM)
     a, b = read_alike(*named_alike(a, b))
+    parts = parts_lacking(a, b)
     missing = _without_place(a, b, for_mlx)
     judged = _judge(compare(a, b, jobs=jobs, progress=progress), missing)
     unused = _unused(a) | _unused(b)
@@ -61,7 +62,7 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
     comparison, faults, left_out = judged.comparison, [*judged.faults], judged.left_out
     types = ((type_of(t), t.spec.elements) for view in (comparison.a, comparison.b) for t in view.values())
     bounds = run_bounds(types)
-    changes, notes = comparison.tensors, [*comparison.notes]
+    changes, notes = comparison.tensors, [*parts, *comparison.notes]
     try:
         for config, gguf in ((a, b), (b, a)):
             if gguf.format == "gguf" and config.format != "gguf":

@@ -89,6 +89,7 @@ def list_models(
         model
         for place in roots_of(paths, elsewhere=True)
         for model in readers.get(place.store, folder_models)(place, unreadable)
+        if place.only in ("", model.name)
         if not filter or any(fnmatchcase(model.name, pattern) for pattern in filter)
     ]
     entries = [_entry(model) for model in models]
@@ -161,7 +162,7 @@ def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredMo
 def folder_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
     """Yields the models at and below a folder, at most three folders deep. Nested stores are listed separately."""
     if place.root.is_file():
-        yield StoredModel(place.store, place.root.name, str(place.root), place.root, (place.root,))
+        yield StoredModel(place.store, place.only or place.root.name, str(place.root), place.root, (place.root,))
         return
     for folder in _folders(place.root, DEPTH, unreadable):
         title = folder.relative_to(place.root).as_posix() if folder != place.root else ""

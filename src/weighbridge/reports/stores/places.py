@@ -15,15 +15,17 @@ from weighbridge.io.location import RemotePath, check_local
 
 HUB: Final = "hub"
 FOLDER: Final = "folder"
+_OLLAMA: Final = "ollama://"
 #: The depth of folders that may hold a model (publisher/model/variant) or a store (.cache/huggingface/hub).
 DEPTH: Final = 3
 
 
 class StorePlace(NamedTuple):
-    """A root folder and its kind of store."""
+    """A root folder and its kind of store. `only`: the name of the one model that was asked for."""
 
     store: str
     root: Path
+    only: str = ""
 
 
 def hub_roots() -> Iterator[Path]:
@@ -75,9 +77,14 @@ def roots_of(paths: Sequence[str | os.PathLike[str]], *, elsewhere: bool = False
     for path in () if elsewhere else paths:
         check_local(path)
     roots: dict[Path, StorePlace] = {}
-    for root in map(resolve_path, paths):
+    for path, root in zip(paths, map(resolve_path, paths), strict=True):
         if not root.exists():
             raise FileNotFoundError(2, "no such file or folder", str(root))
+        if elsewhere and (address := os.fspath(path)).startswith(_OLLAMA):
+            name, is_here = str(ollama.name_of(address)), not isinstance(root, RemotePath)
+            store = Path(os.fspath(root)).parent.parent if is_here else root  # of ROOT/blobs/DIGEST
+            roots.setdefault(Path(address), StorePlace("ollama" if is_here else FOLDER, store, name))
+            continue
         kind = kind_of(root)
         for place in (StorePlace(kind, root), *(_stores_below(root, DEPTH) if kind == FOLDER else ())):
             roots.setdefault(place.root if isinstance(place.root, RemotePath) else place.root.resolve(), place)

@@ -1,5 +1,5 @@
-"""Nodes with fewer elements than their source: a grid of rows at fewer places (`ResizedGrid`), and the sum of the parts
-of each row (`SummedParts`). Neither has an inverse."""
+"""Nodes with fewer elements than their source: a grid of rows at fewer places (`ResizedGrid`), the sum of the parts of
+each row (`SummedParts`), and the length of each row (`RowLengths`). None has an inverse."""
 
 from __future__ import annotations
 
@@ -103,6 +103,31 @@ class SummedParts(UnaryNode):
     def _scratch(self, lo: int, hi: int) -> int:
         # numpy casts the F16 parts that it adds to F32 in a buffer
         return super()._scratch(lo, hi) + 8 * self.spec.row_atoms
+
+
+@dataclass(frozen=True, eq=False)
+class RowLengths(UnaryNode):
+    """The Euclidean length of each row of an F32 matrix, F32 [rows, 1]: the root of the sum of squares, in F64."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        width = max(self.source.spec.shape[-1], 1)
+        step, lengths = max(functions.PIECE // width, 1), out.view(np.float32)
+        with borrow(RowRange(self.source, lo, hi)) as (data,), np.errstate(over="ignore", invalid="ignore"):
+            rows = data.view(np.float32).reshape(hi - lo, -1)
+            for at in range(0, hi - lo, step):
+                squares = np.square(rows[at : at + step], dtype=np.float64)
+                lengths[at : at + step] = np.sqrt(squares.sum(axis=1))
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        width = self.source.spec.shape[-1]
+        piece = min(hi - lo, max(functions.PIECE // max(width, 1), 1))
+        return (hi - lo) * self.source.spec.row_bytes + 16 * piece * (width + 1) + self.source.scratch(lo, hi)
+
+
+def row_lengths(node: LogicalTensor) -> Node:
+    """The Euclidean length of each row of a matrix, F32 [rows, 1]."""
+    source = cast(node, F32, CastReport())
+    return RowLengths(Spec((source.spec.rows, 1), F32), source)
 
 
 def resized_grid(node: LogicalTensor, side: int) -> Node:

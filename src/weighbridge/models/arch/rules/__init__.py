@@ -25,14 +25,14 @@ Rule = Callable[[Config], dict[str, Any]]
 
 #: The modules with the rule of one family.
 OF_FAMILIES: Final = (
-    "bailingmoe3", "d1omni", "deci", "deepseek4", "dflash", "dots3note", "eagle3", "falcon", "gemma3n", "gemma4",
-    "glm5next", "glmmoedsa", "granite4_vision", "granite_swa", "grok", "hrm", "jais", "k2horizon", "laguna", "lfm2",
-    "minimax01", "minimax_m3", "mistral4", "muse_glimmer", "nemotronhpuzzle", "openelm", "plamo2", "plamo3",
-    "projectors.conformer", "projectors.deepseekocr", "projectors.dots3note", "projectors.gemma3", "projectors.gemma4",
-    "projectors.glm5v", "projectors.internvl", "projectors.janus_pro", "projectors.kimik25", "projectors.llama4",
-    "projectors.llava", "projectors.mimo", "projectors.minicpmv4_6", "projectors.muse_glimmer", "projectors.paddleocr",
-    "projectors.phi4", "projectors.qwen25vl", "projectors.qwen3vl", "projectors.radio", "qwen3tts", "qwen4exp", "rwkv6",
-    "rwkv6qwen2", "smallthinker", "step35",
+    "bailingmoe3", "d1omni", "deci", "deepseek4", "deepseek4_dspark", "dflash", "dots3note", "eagle3", "falcon",
+    "gemma3n", "gemma4", "glm5next", "glmmoedsa", "granite4_vision", "granite_swa", "grok", "hrm", "jais", "k2horizon",
+    "laguna", "lfm2", "minimax01", "minimax_m3", "mistral4", "muse_glimmer", "nemotronhpuzzle", "openelm", "plamo2",
+    "plamo3", "projectors.conformer", "projectors.deepseekocr", "projectors.dots3note", "projectors.gemma3",
+    "projectors.gemma4", "projectors.glm5v", "projectors.internvl", "projectors.janus_pro", "projectors.kimik25",
+    "projectors.llama4", "projectors.llava", "projectors.mimo", "projectors.minicpmv4_6", "projectors.muse_glimmer",
+    "projectors.paddleocr", "projectors.phi4", "projectors.qwen25vl", "projectors.qwen3vl", "projectors.radio",
+    "qwen3tts", "qwen4exp", "rwkv6", "rwkv6qwen2", "smallthinker", "step35",
 )  # fmt: skip
 
 

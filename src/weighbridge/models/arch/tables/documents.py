@@ -27,7 +27,7 @@ from weighbridge.models.arch.tables.short_forms import Document, expanded, overl
 from weighbridge.models.arch.tables.validate import convert, nearest_word
 
 _NAMES: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
-_NOT_INHERITED: Final = ("name", "like", "names_from", "include", "exclude", "architecture", "wrappers")
+_NOT_INHERITED: Final = ("name", "like", "names_from", "include", "exclude", "architecture", "wrappers", "inner_draft")
 _OF_CLASS: Final = ("null", "full_layers")  # inherited by a class, in addition to the defaults
 _COLUMNS: Final = (
     "names",

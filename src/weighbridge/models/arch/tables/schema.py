@@ -373,13 +373,18 @@ class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DraftEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[draft]`: a draft model, whose tokenizer and part of whose settings are those of the model that it drafts for:
-    `target` in its effective config."""
+    """`[draft]`: a draft model; its tokenizer and some settings are its target's, `target` in its effective config."""
 
     width: Annotated[str, _doc("key of the effective config that must equal the target's `hidden_size`")]
-    tokenizer: Annotated[
-        Literal["own", "target"], _doc("family whose rules read the target's tokenizer: its own, or the target's")
-    ] = "target"
+    tokenizer: Annotated[Literal["own", "target"], _doc("family whose rules read the target's tokenizer")] = "target"
+
+
+class InnerDraftEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[inner_draft]`: a draft model inside a folder of the family, its target."""
+
+    prefix: Annotated[str, _doc("prefix of its tensors' names; a number of its blocks follows")]
+    architecture: Annotated[str, _doc("its class")]
+    keys: Annotated[Words, _doc("keys of config.json that it needs; only folders with it have the first")]
 
 
 class OverruledEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -480,6 +485,7 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     layer_rules: LayerRulesEntry = LayerRulesEntry()
     draft: DraftEntry | None = None
+    inner_draft: InnerDraftEntry | None = None
     overruled: Annotated[dict[str, OverruledEntry], _doc("keys of config.json that transformers overrules")] = {}
     mlx: MlxEntry = MlxEntry()
     tokenizer: TokenizerEntry | None = None

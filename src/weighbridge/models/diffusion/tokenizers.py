@@ -1,16 +1,28 @@
-"""Rebuilds Mistral's tekken.json, which ComfyUI reads from a tensor, from the tokenizer.json of a pipeline: ids are the
-special tokens, then the tokens by rank, in the byte alphabet."""
+"""The tokenizers that ComfyUI reads from a tensor of a text encoder's file: SentencePiece's model, and Mistral's
+tekken.json. The latter is rebuilt from the tokenizer.json of a pipeline without it: ids are the special tokens, then
+the tokens by rank, in the byte alphabet."""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.models.diffusion.places import FAST, TEKKEN, TOKENIZER_FILES
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.tokenizer.formats import bpe_ranks, merges
+
+
+def tokenizer_in_file(read: Callable[[str, int], bytes | None], folder: str, tensor: str) -> bytes | None:
+    """The bytes of a tokenizer's tensor, from the files of a pipeline's folder; None if it has none of that kind."""
+    names = TOKENIZER_FILES[tensor]
+    data = next((data for name in names if (data := read(f"{folder}/{name}", TOKENIZER_JSON))), None)
+    if data is None and tensor == TEKKEN and (fast := read(f"{folder}/{FAST}", TOKENIZER_JSON)):
+        return tekken_of(fast, f"{folder}/{FAST}")
+    return data
 
 
 def tekken_of(data: bytes, name: str) -> bytes | None:
