@@ -126,6 +126,8 @@ def _from_folder(
     if dense:
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += [*renamed, *metadata.products(family)]
+    if tasks := family.effective(model.config).get("lora_adaptations"):
+        draft.notes.append(f"the adapter of a task is another file: --task-adapter {'|'.join(map(str, tasks))}")
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
         draft.notes.append(_FOLDED.format(", ".join(multipliers), family.gguf))
     return draft
