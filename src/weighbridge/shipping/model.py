@@ -30,6 +30,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
 from weighbridge.models.open import open_headers
 from weighbridge.shipping.plan import ShipRequest
+from weighbridge.shipping.targets import server_flags
 
 _LICENCES: Final = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "USE_POLICY.md")
 #: Ollama's name of each sampling default in a GGUF.
@@ -201,12 +202,13 @@ def _alone(plan: Plan, number: int, target: Path) -> Plan:
 
 
 def _of_language(path: Path, parts: GgufParts) -> GgufParts:
-    """Returns the parts. Raises UnsupportedError for an image or video model, which programs on llama.cpp don't run."""
+    """Returns the parts. Raises UnsupportedError for a model that programs on llama.cpp's server don't run."""
     if (name := parts.keys.get("general.architecture")) in architectures():
         raise UnsupportedError(
             f"{path} is an image or video model ({name}): no program on llama.cpp runs it",
             hint="ComfyUI-GGUF reads the GGUF that wb convert and wb quantize write of it",
         )
+    server_flags(path, parts.keys, str(parts.towers.path) if parts.towers else "")
     return parts
 
 

@@ -152,8 +152,7 @@ def _respelled(
         if value_in(stated, [first, *inner]) is not None or whole.get(key) is not None:
             if row != key and value is not None:
                 out[key] = value
-            continue
-        if value is not None:
+        elif value is not None:
             out[first] = {**(out.get(first) or stated.get(first) or {}), inner[0]: value} if inner else value
         else:
             missing.append(f"{part}{key}")
