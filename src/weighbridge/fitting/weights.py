@@ -80,9 +80,15 @@ def gguf_model(model: OpenModel) -> GgufModel:
         quantized = any(spec.dtype.kind is Kind.BLOCK for spec in tensors.values())
         return GgufModel(dict(model.metadata), tensors, stored, quantized, True)
     if not model.config:
-        from weighbridge.models.lora.forms import adapter_form  # late, as is the next: most models have a config
+        from weighbridge.models.lora.forms import adapter_form  # late, as are the next: most models have a config
         from weighbridge.models.lora.pictures import is_picture_lora
+        from weighbridge.models.whisper.forms import form_of
 
+        if form_of(model) is not None:
+            raise UnsupportedError(
+                f"{model.place.path} is a Whisper, for whose programs wb fit has no rules",
+                hint=f"the weights alone have {stored:,} bytes",
+            )
         if adapter_form(model) is not None or is_picture_lora(model):
             raise UnsupportedError(
                 f"{model.place.path} is a LoRA, which is loaded with its base model",

@@ -62,9 +62,10 @@ def tensors(model: OpenModel, requested: DTypeLike | None) -> tuple[dict[str, No
     """Tensors by their GGUF names, in file order; their losses; the target type of each."""
     header = ggml.read_header(model.index.files[0])
     if header.form.model != "llama":
+        whisper = "whisper.cpp runs it: whisper-cli -m FILE; wb convert SRC DST/ --to hf writes a transformers folder"
         raise UnsupportedError(
             f"{model.place.path} is a {header.form.model} model, which llama.cpp can't run",
-            hint="convert it to Safetensors, which keeps names and shapes; Whisper also to a transformers folder",
+            hint=whisper if header.form.model == "whisper" else "wb convert SRC DST.safetensors keeps names and shapes",
         )
     quantized = any(e.dtype.block > 1 for e in model.index)
     if header.generation == 0 and quantized:

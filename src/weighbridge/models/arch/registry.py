@@ -39,7 +39,7 @@ from weighbridge.models.arch.tables.validate import convert
 _PLAIN: Final = "; wb convert SRC DST.safetensors and wb rename keep every tensor"
 _ELSEWHERE: Final = MappingProxyType(
     {
-        "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin",
+        "WhisperForConditionalGeneration": "whisper.cpp runs it: wb convert SRC ggml-NAME.bin, --dtype q5_0",
         "BitNetForCausalLM": f"llama.cpp's graph computes SiLU in place of its squared ReLU; mlx-lm reads the packed "
         f"folder as it is{_PLAIN}",
         "UltravoxModel": "its language model is another model: wb convert SRC DST/ --with-mmproj --text-model {} "
