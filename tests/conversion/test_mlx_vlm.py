@@ -93,6 +93,8 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
         dropped = {row.to_hf(str(loss.tensor)) for loss in plan.losses if "left out" in loss.message}
         plan.run()
     wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
+    settings = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert not {"quantization", "quantization_config"} & settings.keys()
     before, after = tensors(folder), tensors(tmp_path / "back")
     if name == "internvl-silu":  # comes back under the names of transformers 5
         before = {row.to_hf(row.to_mlx(tensor)): array for tensor, array in before.items()}

@@ -205,12 +205,21 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
 
         renamed, notes = found
         named = renamed.resolved.save_all("hf") if renamed.described else renamed.logical
-        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named.items()}), notes
+        plain = with_nodes(renamed, {name: as_node(tensor) for name, tensor in named.items()})
+        return _unquantized(plain), notes
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:
             return unwrapped(model)
     return model, []
+
+
+def _unquantized(model: OpenModel) -> OpenModel:
+    """The model without MLX's settings of packed tensors, which are decoded."""
+    kept = {key: value for key, value in model.config.items() if key not in ("quantization", "quantization_config")}
+    if len(kept) == len(model.config):
+        return model
+    return replace(model, texts={**model.texts, "config.json": json.dumps(kept, indent=2).encode()})
 
 
 def _recounted(model: OpenModel) -> tuple[OpenModel, list[str]] | None:
