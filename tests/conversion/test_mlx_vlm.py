@@ -24,9 +24,11 @@ from tests.models.mlx_vlm_cases import (
     RECORDED,
     RESPELLED,
     case,
+    part_of_text,
     recorded,
     respelled,
     summary,
+    with_output,
 )
 from tests.models.projector_cases import golden, weights, write_folder
 
@@ -73,6 +75,26 @@ def test_the_reason_is_given_for_a_model_type_of_another_name_than_its_module() 
     assert kinds == json.loads(MODULES.read_text("utf-8"))["without"]
     for kind, module in kinds.items():
         assert table().reason(kind) == table().reason(module) != ""
+
+
+def test_classes_with_an_output_of_their_own_are_those_of_mlx_vlm() -> None:
+    assert table().untied == json.loads(MODULES.read_text("utf-8"))["untied"]
+
+
+#: Kind -> a model of it whose output is tied to the embedding and stored all the same.
+WITH_OUTPUT = {TYPES[name]: tied for name in ALL if (tied := with_output(name)) is not None}
+
+
+@pytest.mark.parametrize("kind", WITH_OUTPUT)
+def test_an_output_that_is_tied_and_stored_is_left_out_unless_the_class_has_one(kind: str, tmp_path: Path) -> None:
+    """mlx-vlm loads these folders, and most of those with both not at all (`record_mlx_vlm`)."""
+    found, row = WITH_OUTPUT[kind], table().model[kind]
+    output = {mlx for name in found["names"] if (mlx := row.to_mlx(name)).endswith("lm_head.weight")}
+    with wb.plan_convert(write_folder(found, tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        listed = {str(loss.tensor) for loss in plan.losses if "left out" in loss.message} & output
+        plan.run()
+    written = output & tensors(tmp_path / "out").keys()
+    assert (listed, written) == ((set(), output) if row.head or kind in table().untied else (output, set()))
 
 
 @pytest.mark.parametrize(("name", "form"), RECORDED)
@@ -216,7 +238,7 @@ def test_a_config_in_another_spelling_has_the_keys_that_the_class_reads(name: st
         plan.run()
     config, published = json.loads((tmp_path / "out" / "config.json").read_text()), case(name)["config"]
     row = table().model[TYPES[name]]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(config), row.text), ("vision_config", row.vision)):
         for key in keys:
             first, _, inner = key.removesuffix("!").partition(".")
             written, expected = config[part][first], published[part].get(first, {})
@@ -278,7 +300,7 @@ def test_the_period_of_a_language_model_without_a_family(tmp_path: Path) -> None
 def test_a_key_that_no_spelling_has_is_listed(kind: str, tmp_path: Path) -> None:
     name = next(name for name in ALL if TYPES[name] == kind)
     row = table().model[kind]
-    for part, keys in (("text_config", row.text), ("vision_config", row.vision)):
+    for part, keys in ((part_of_text(case(name)["config"]), row.text), ("vision_config", row.vision)):
         for key, places in keys.items():
             if not isinstance(places, str) or re.search("hidden_size|head_dim|intermediate_size", places):
                 continue  # a constant, and keys without which no model is described
@@ -440,7 +462,8 @@ STACKED = ("qwen3.5-moe", "qwen4-exp", "glm-4v-moe", "minicpm-v-4.7-moe")
 FIELDS = {"channels_last": "plain", "one_added": "plain", "endings": "plain", "eight_bits": "quantized",
           "unquantized": "quantized", "uncast": "bfloat16", "unread": "plain", "head": "plain", "joins": "plain",
           "heads": "plain", "packed": "plain", "groups": "plain", "weight_norms": "plain", "transposed": "plain",
-          "int32": "plain", "alternate": "plain", "columns": "plain", "together": "plain"}  # fmt: skip
+          "int32": "plain", "alternate": "plain", "columns": "plain", "together": "plain",
+          "as_published": "plain"}  # fmt: skip
 
 
 def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
@@ -458,6 +481,8 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
         if dropped.tied:
             always = [msgspec.structs.replace(e, tied=e.tied and e is not dropped) for e in row.unread]
             yield "plain", msgspec.structs.replace(row, unread=always)
+    if any(each.kept for each in row.unread):
+        yield "plain", msgspec.structs.replace(row, unread=[msgspec.structs.replace(e, kept=[]) for e in row.unread])
     for mode, parts in row.modes.items():
         for part in parts:
             rest = [other for other in parts if other != part]
@@ -472,10 +497,15 @@ def faults(row: TowerNames) -> Iterator[tuple[str, TowerNames]]:
 
 
 def spellings(name: str, at: Path) -> list[Path]:
-    """A case's folders that convert to the same: with tensors that the class drops, and with stacks of experts."""
+    """A case's folders that convert to the same: with tensors that the class drops, also if config.json doesn't say
+    that the output is tied and the class's default does, and with stacks of experts."""
     found = case(name)
     found["names"] |= DROPPED.get(name, {})
     folders = [write_folder(found, at / name)]
+    if name in DROPPED and any(dropped.tied for dropped in table().model[TYPES[name]].unread):
+        for config in (found["config"], found["config"].get("text_config", {})):
+            config.pop("tie_word_embeddings", None)
+        folders.append(write_folder(found, at / f"{name}-unsaid"))
     if name in STACKED:
         named = weights(case(name)["names"])
         single = [tensor for tensor in named if ".experts.0.up_proj" in tensor]
@@ -501,7 +531,8 @@ def spellings(name: str, at: Path) -> list[Path]:
 def test_other_spellings_convert_to_the_same_and_list_tensors_that_the_class_drops(name: str, tmp_path: Path) -> None:
     row = table().model[TYPES[name]]
     dropped = {row.to_mlx(tensor) for tensor in DROPPED.get(name, {})}
-    for folder, expected in zip(spellings(name, tmp_path), (dropped, set[str]()), strict=False):
+    for folder in spellings(name, tmp_path):
+        expected = set[str]() if folder.name.endswith("-stacked") else dropped
         with wb.plan_convert(folder, tmp_path / f"{folder.name}-out", to="mlx", towers=True) as plan:
             assert {loss.tensor for loss in plan.losses if "doesn't read it" in loss.message} == expected
             plan.run()
@@ -594,6 +625,30 @@ def test_a_tensor_without_a_place_is_refused(kind: str, tmp_path: Path) -> None:
             convert(write_folder(found, tmp_path / part), tmp_path / "out")
         assert bool(error.value.hint) is (projector_of_hf(found["config"]) is not None), "others have no GGUF"
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.reordered])
+def test_a_folder_whose_rows_mlx_vlm_reorders_at_each_load_is_refused(kind: str, tmp_path: Path) -> None:
+    """As its own converter writes it (`record_mlx_vlm`). Reports read it all the same."""
+    name = next(name for name in ALL if TYPES[name] == kind)
+    for tensor in table().model[kind].reordered:
+        out = convert(write_folder(case(name), tmp_path / "m"), tmp_path / tensor)
+        path = next(out.glob("*.safetensors"))
+        save_file(load_file(path) | {tensor: np.ones((32, 4), np.float32)}, path, {"format": "mlx"})
+        with pytest.raises(UnsupportedError, match="written by mlx-vlm's own converter"):
+            wb.convert(out, tmp_path / "back", to="hf")
+        assert not (tmp_path / "back").exists()
+        assert len(wb.inspect(out).tensors) == len(case(name)["names"]) + 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in table().model.items() if row.needs])
+def test_a_folder_without_a_tensor_that_the_class_needs_is_refused(kind: str, tmp_path: Path) -> None:
+    """A SigLIP without its pooling head, as transformers saves it with `vision_use_head` = false."""
+    found = case(next(name for name in ALL if TYPES[name] == kind))
+    found["names"] = {name: shape for name, shape in found["names"].items() if ".vision_model.head." not in name}
+    with pytest.raises(UnsupportedError, match=r"mlx-vlm's \S+ needs \S*vision_model\.head\.probe, which"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_output_that_no_key_of_the_config_declares_returns(tmp_path: Path) -> None:
@@ -726,6 +781,13 @@ def test_experts_that_config_json_does_not_count_are_an_error(counts: Any, words
     found["config"]["moe_num_experts"] = counts
     with pytest.raises(FormatError, match=words):
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [next(n for n in ALL if TYPES[n] == kind) for kind in table().model])
+def test_the_program_that_runs_a_folder_is_mlx_vlm_if_its_class_writes_text(name: str, tmp_path: Path) -> None:
+    with wb.plan_convert(write_folder(case(name), tmp_path / "m"), tmp_path / "out", to="mlx", towers=True) as plan:
+        line = None if name in ("embedding-gemma2", "d1-omni") else f"mlx_vlm.chat --model {tmp_path / 'out'}"
+        assert how_to_run(plan) == line
 
 
 def gguf_source(tmp_path: Path) -> Path:

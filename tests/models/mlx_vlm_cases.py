@@ -18,6 +18,7 @@ from tests.models.mlx_vlm_configs import CONFIGS
 from tests.models.projector_cases import PREPROCESSOR, golden
 
 from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.mlxlm.towers import tower_names
 
 #: Tensors and their shapes.
 Names: TypeAlias = dict[str, list[int]]
@@ -459,9 +460,15 @@ RESPELLED: Final = (
     "qwen3.5-moe", "glm-4v-moe", "glm-ocr", "lfm2-vl", "minicpm-v-4.6", "gemma4-audio", "gemma4-experts",
     "gemma4-unified", "hunyuan-vl", "internvl-silu", "phi4-vision", "paddleocr-vl", "kimi-k2.5", "qwen4-exp",
     "minimax-m3", "cohere2-vision", "granite4-vision", "pixtral", "qwen3-omni",
-    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe", "inkling",
-    "molmo-point",
+    "llama-3.2-vision", "llava-onevision", "granite-vision", "molmo", "minicpm-v-4.7", "minicpm-v-4.7-moe",
+    "locate-anything", "llm-jp-vl", "diffusion-gemma",
+    "inkling", "molmo-point",
 )  # fmt: skip
+
+
+def part_of_text(config: dict[str, Any]) -> str:
+    """The key of the language model's settings."""
+    return "llm_config" if "llm_config" in config else "text_config"
 
 
 def respelled(name: str) -> dict[str, Any]:
@@ -487,8 +494,12 @@ def respelled(name: str) -> dict[str, Any]:
             text["moe_intermediate_size"] = text.pop("intermediate_size")
             text["intermediate_size"] = text.pop("dense_intermediate_size")
             text["conv_kernel_size"] = text.pop("sconv_kernel_size")
-        else:
+        elif name == "diffusion-gemma":
             text = found["config"]["text_config"]
+            full = {"head_dim": text.pop("global_head_dim")}
+            text["per_layer_config"] = {"1": {**full, "num_key_value_heads": text.pop("num_global_key_value_heads")}}
+        else:
+            text = found["config"][part_of_text(found["config"])]
             text["rope_parameters"] = {"rope_theta": text.pop("rope_theta"), "rope_type": "default"}
         return found
     found = case(name) | {"config": _config(name)}
@@ -522,6 +533,13 @@ DROPPED: Final[dict[str, Names]] = {
     "kimi-k3": {"language_model.model.mtp.norm.weight": [64], _LATER: [64]},
     "florence2": {"language_model.final_logits_bias": [1, 32]},
     "moondream2": {"model.region.size_encoder.bias": [64]},
+    "locate-anything": {"language_model.lm_head.weight": [32, 64]},
+    "llm-jp-vl": {"vision_backbone.vision_model.head.probe": [1, 1, 64]},
+    "diffusion-gemma": {
+        "lm_head.weight": [32, 64],
+        "model.encoder.language_model.norm.weight": [64],
+        "model.encoder.language_model.layers.0.router.scale": [64],
+    },
     "inkling": {"model.mtp.layers.0.norm.weight": [64]},
     "deepseek-v4.1": {"mtp.0.norm.weight": [64]},
     "plamo2-vl": {"vision_model.vision_encoder.model.head.probe": [1, 1, 64], "lm_head.weight": [32, 64]},
@@ -541,6 +559,27 @@ DROPPED: Final[dict[str, Names]] = {
 
 #: Parts of names of tensors that MLX computes in another order, so that the last bits differ.
 NEAR: Final = ".head_code."
+
+
+def with_output(name: str) -> dict[str, Any] | None:
+    """A case whose config ties the output to the embedding, and whose folder has both; None without these names."""
+    found = case(name)
+    row, config, names = tower_names(found["config"]), found["config"], found["names"]
+    assert row is not None
+    embedding, usual = (row.to_hf(f"language_model.{end}.weight") for end in ("model.embed_tokens", "lm_head"))
+    if usual.startswith("language_model.") and not embedding.startswith("language_model."):
+        usual = "lm_head.weight"
+    ends = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
+    stored = (n for n in names if row.to_mlx(n) == "lm_head.weight" or row.to_mlx(n).endswith(ends))
+    output = next(stored, usual)
+    if output not in names and embedding not in names:
+        return None
+    names.setdefault(output, names.get(embedding))
+    if not row.text_keys:
+        for part in ("text_config", "llm_config", "language_config"):
+            if part in config:
+                config[part]["tie_word_embeddings"] = True
+    return {**found, "config": {**config, "tie_word_embeddings": True}}
 
 
 def summary(tensors: dict[str, np.ndarray]) -> dict[str, str]:

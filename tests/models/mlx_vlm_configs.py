@@ -221,6 +221,57 @@ CONFIGS["got-ocr2"] = {
         "global_attn_indexes": [1],
     },
 }  # fmt: skip
+CONFIGS["locate-anything"] = {
+    "architectures": ["LocateAnythingForConditionalGeneration"], "model_type": "locateanything",
+    "image_token_index": 5, "text_config": {**_TEXT, "model_type": "qwen2"},
+    "vision_config": {
+        **_TOWER, "model_type": "moonvit", "init_pos_emb_height": 4, "init_pos_emb_width": 4,
+        "merge_kernel_size": [2, 2],
+    },
+}  # fmt: skip
+CONFIGS["mage-vl"] = {
+    "architectures": ["MageVLForConditionalGeneration"], "model_type": "mage_vl",
+    "text_config": {
+        **{key: value for key, value in _TEXT.items() if key != "rope_theta"}, "model_type": "qwen3", "head_dim": 16,
+        "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}, "tie_word_embeddings": False,
+    },
+    "vision_config": {
+        **_TOWER, "model_type": "mage_vl_vision", "num_attention_heads": 2, "num_hidden_layers": 1,
+        "out_hidden_size": 64, "text_hidden_size": 64,
+    },
+}  # fmt: skip
+CONFIGS["llm-jp-vl"] = {
+    "architectures": ["LLMjpVLModel"], "model_type": "llmjpvl", "img_context_token_id": 5, "downsample_ratio": 0.5,
+    "select_layer": -1, "llm_config": {**_TEXT, "model_type": "llama", "tie_word_embeddings": False},
+    "vision_config": {**_TOWER, "model_type": "siglip_vision_model"},
+}  # fmt: skip
+CONFIGS["jagle-vl"] = _with(
+    CONFIGS["llm-jp-vl"], llm_config={"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True}
+)
+CONFIGS["diffusion-gemma"] = {
+    "architectures": ["DiffusionGemmaForBlockDiffusion"], "model_type": "diffusion_gemma", "canvas_length": 8,
+    "text_config": {
+        **{key: value for key, value in _TEXT.items() if key != "rope_theta"}, "model_type": "diffusion_gemma_text",
+        "num_hidden_layers": 2, "head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1,
+        "layer_types": ["sliding_attention", "full_attention"], "num_experts": 2, "top_k_experts": 1,
+        "moe_intermediate_size": 32,
+    },
+    "vision_config": {
+        "model_type": "gemma4_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "global_head_dim": 16, "patch_size": 4,
+        "position_embedding_size": 16, "pooling_kernel_size": 3,
+    },
+}  # fmt: skip
+CONFIGS["falcon-ocr"] = {
+    "architectures": ["FalconOCRForCausalLM"], "model_type": "falcon_ocr", "dim": 64, "n_layers": 1, "n_heads": 4,
+    "head_dim": 16, "n_kv_heads": 2, "vocab_size": 32, "ffn_dim": 96, "norm_eps": 1e-5, "max_seq_len": 32,
+    "rope_theta": 10000, "spatial_patch_size": 8, "temporal_patch_size": 1, "channel_size": 3, "img_id": 5,
+}  # fmt: skip
+CONFIGS["falcon-perception"] = {
+    **CONFIGS["falcon-ocr"], "architectures": ["FalconPerceptionForSegmentation"], "model_type": "falcon_perception",
+    "coord_enc_dim": 64, "coord_dec_dim": 64, "coord_out_dim": 32, "size_enc_dim": 64, "size_dec_dim": 64,
+    "size_out_dim": 32, "do_segmentation": True, "segm_out_dim": 16, "num_segm_layers": 2,
+}  # fmt: skip
 CONFIGS["north-micro-vision"] = {
     "architectures": ["CohereCompassForConditionalGeneration"], "model_type": "cohere_compass",
     "tie_word_embeddings": True,

@@ -29,6 +29,7 @@ from mlx_vlm.models.deepseekocr import deepseekocr
 from mlx_vlm.models.deepseekocr.config import SAMViTConfig
 from mlx_vlm.models.deepseekocr_2 import deepseekocr_2
 from mlx_vlm.models.deepseekocr_2 import vision as deepseekocr_2_vision
+from mlx_vlm.models.falcon_perception import falcon_perception as perception
 from mlx_vlm.models.fastvlm.config import VisionConfig as FastViT
 from mlx_vlm.models.gemma3n import vision
 from mlx_vlm.models.granite4_vision import downsampling
@@ -47,6 +48,7 @@ from mlx_vlm.utils import (
 )
 from safetensors.numpy import load_file, save_file
 from tests.models.mlx_vlm_cases import (
+    ALL,
     DROPPED,
     FORMS,
     GEMMA3N_DIVISOR,
@@ -62,6 +64,7 @@ from tests.models.mlx_vlm_cases import (
     recorded,
     respelled,
     summary,
+    with_output,
 )
 from tests.models.mlx_vlm_configs import CONFIGS
 from tests.models.projector_cases import write_folder
@@ -119,6 +122,8 @@ def _narrow_towers() -> None:
     FastViT.layers, FastViT.embed_dims, FastViT.mlp_ratios = [1] * 5, [16, 16, 32, 32, 64], [2] * 5
     qformer = downsampling.QFormerConfig
     downsampling.QFormerConfig = lambda **given: qformer(**{**given, "intermediate_size": 96})
+    upsampler = perception.AnyUp
+    perception.AnyUp = lambda **_: upsampler(3, 32, 4)
     paddleocr.PaddleOCRProjector = functools.partial(_narrow_projector, paddleocr.PaddleOCRProjector)
     phi3_v.VisionModel = _narrow_clip(phi3_v.VisionModel)
     stem, fusion, blocks = vision.ConvNormAct, vision.MobileNetV5MultiScaleFusionAdapter, vision.gemma3n_mobilenet_def
@@ -158,6 +163,8 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
     model = load_model(folder)
     rules = model.language_model if model.config.model_type in OWN_RULES else model
     own = getattr(rules, "quant_predicate", None) or (lambda *_: True)
+    if model.config.model_type in REORDERED:
+        own = _readable
     if form == "quantized":
         config = {"vision_config": {}, **json.loads((folder / "config.json").read_text())}
         model, _ = quantize_model(
@@ -176,6 +183,28 @@ def theirs(folder: Path, form: str, out: Path) -> tuple[Any, dict[str, str]]:
     return model, summary({k: v for path in out.glob("*.safetensors") for k, v in load_file(path).items()})
 
 
+#: Kinds whose class changes names and layouts at each load, those of a folder of its converter, too, which is another
+#: model then, or isn't loaded. The record has the tensors of our folder, which loads as the published one does.
+REORDERED = ("falcon_ocr", "falcon_perception")
+
+
+def _readable(path: str, _module: Any) -> bool:
+    """Whether the class reads a quantized matrix: it drops those of Falcon Perception's upsampler."""
+    return not path.startswith("itok_upsampler.")
+
+
+def check_reordered(source: Path, folder: Path, model: Any) -> None:
+    """A folder of mlx-vlm's own converter isn't loaded as the model that it was made of."""
+    (folder / "config.json").write_bytes((source / "config.json").read_bytes())
+    try:
+        again = dict(tree_flatten(load_model(folder).parameters()))
+    except ValueError as error:
+        print(f"{folder.name}: {str(error).splitlines()[0]}")
+        return
+    made = dict(tree_flatten(model.parameters()))
+    assert not all(mx.array_equal(again[key], made[key]) for key in made), f"mlx-vlm loads {folder}"
+
+
 #: Kinds whose language model knows which modules stay floats, which the whole model doesn't ask.
 OWN_RULES = ("kimi_k3",)
 #: Kinds whose class in transformers isn't that of published folders.
@@ -183,7 +212,7 @@ REMOTE = ("florence2", "molmo2")
 #: Kinds whose class of transformers has other names than the folders that it saves, which are as published.
 RENAMED = ("inkling_mm_model",)
 #: Kinds whose folders were published under the names of transformers 5.
-NEWER = ("idefics2", "minicpmv4_7", "cohere_compass")
+NEWER = ("idefics2", "minicpmv4_7", "cohere_compass", "diffusion_gemma")
 #: Starts of names in transformers 5's classes, and in the folders that were published.
 _PUBLISHED = {"model.vision_tower.": "vision_tower.vision_model.", "model.language_model.": "language_model.model.",
               "lm_head.": "language_model.lm_head.", "model.": ""}  # fmt: skip
@@ -232,12 +261,31 @@ def names_of(config: dict[str, Any]) -> dict[str, list[int]]:
     text = config["text_config"]
     tied = text["model_type"] in ("gemma", "cohere2", "granite") or text.get("tie_word_embeddings") is True
     out = {}
+    if config["model_type"] in NEWER:
+        copies = model.all_tied_weights_keys if config["text_config"].get("tie_word_embeddings", True) else {}
+        return {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in copies}
     for name, tensor in model.state_dict().items():
         start = next(start for start in (*_PUBLISHED, "") if name.startswith(start))
         new = _PUBLISHED.get(start, "") + name.removeprefix(start)
         if not (tied and start == "lm_head."):
-            out[name if config["model_type"] in NEWER else new] = list(tensor.shape)
+            out[new] = list(tensor.shape)
     return out
+
+
+def _published(parameters: dict[str, np.ndarray], computed: list[str]) -> dict[str, np.ndarray]:
+    """Parameters of a Falcon that sees, with those of the upsampler under their published names, by the class's map."""
+    start, attention = "itok_upsampler.", "cross_decode.cross_attn."
+    blocks = [f"{at}.block.{part}.{end}" for at in (1, 2) for part in (0, 2, 3, 5) for end in ("weight", "bias")]
+    encoders = ("image_encoder", "key_encoder", "query_encoder", "aggregation", "key_features_encoder")
+    names = [f"{encoder}.{end}" for encoder in encoders for end in ("0.weight", "0.basis", *blocks)]
+    names += ["cross_decode.conv2d.weight", f"{attention}norm_q.weight", f"{attention}norm_k.weight", "rope.freqs"]
+    mapped = {f"{start}{name}": f"{start}{perception.Model._remap_anyup_key(name)}" for name in names}
+    out = {name: array for name, array in parameters.items() if not name.startswith(start) and name not in computed}
+    out |= {name: parameters[new] for name, new in mapped.items() if new in parameters}
+    for end in ("weight", "bias"):
+        if (query := parameters.get(f"{start}{attention}q_proj.{end}")) is not None:
+            out[f"{start}{attention}attention.in_proj_{end}"] = np.concatenate([query] * 3)
+    return {name: np.moveaxis(array, -1, 1) if array.ndim == 4 else array for name, array in out.items()}
 
 
 def names_by_row(config: dict[str, Any]) -> dict[str, list[int]]:
@@ -248,12 +296,14 @@ def names_by_row(config: dict[str, Any]) -> dict[str, list[int]]:
         if row is not None and row.published:
             config["model_type"] = row.kind
         class_, _ = get_model_and_args(config)
-        config = {"text_config": {}, "vision_config": {}, "audio_config": {}} | config
+        config = {"text_config": config.pop("llm_config", {}), "vision_config": {}, "audio_config": {}} | config
         model_config = class_.ModelConfig.from_dict(config)
         parts = ["text", "vision", "perceiver", "projector", "audio"]
         model = class_.Model(update_module_configs(model_config, class_, config, parts))
         copies = row.head[1:] if row is not None and config.get("tie_word_embeddings") is not False else []
         stored = {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name not in copies}
+        if row is not None and row.kind in REORDERED:
+            stored = _published(stored, row.reordered)
         save_file(stored, Path(place) / "model.safetensors", {"format": "mlx"})
         wb.convert(place, Path(place) / "hf", to="hf")
         files = (Path(place) / "hf").glob("*.safetensors")
@@ -299,6 +349,32 @@ def _equal(name: str, one: mx.array, other: mx.array) -> bool:
     return bool(mx.allclose(one, other, rtol=1e-6)) if NEAR in name else bool(mx.array_equal(one, other))
 
 
+def untied() -> list[str]:
+    """The model types whose class has an output of its own even if config.json ties it to the embedding."""
+    kinds: dict[str, bool] = {}
+    for name in ALL:
+        found = with_output(name)
+        kind = tower_names(case(name)["config"])
+        if kind is None or kind.kind in kinds or kind.head or found is None:
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            folder = write_folder(found, Path(place, "m"))
+            named_for_mlx_vlm(folder)
+            try:
+                model = load_model(folder)
+            except (TypeError, ValueError) as error:
+                kinds[kind.kind] = False
+                print(f"{name}, tied: {str(error).splitlines()[0]}")
+            else:
+                names = (key for key, _ in tree_flatten(model.parameters()))
+                kinds[kind.kind] = any(key.endswith("lm_head.weight") for key in names)
+            ours = Path(place, "ours")
+            wb.convert(folder, ours, to="mlx", towers=True)
+            read = [key for key, _ in tree_flatten(load_model(ours).parameters())]
+            assert any(key.endswith("lm_head.weight") for key in read) == kinds[kind.kind], kind.kind
+    return sorted(kind for kind, has in kinds.items() if has)
+
+
 def main(check: bool, only: list[str]) -> None:
     _narrow_towers()
     if not check:
@@ -311,13 +387,20 @@ def main(check: bool, only: list[str]) -> None:
             if only and name not in only:
                 continue
             folder = write_folder(case(name), Path(place, name))
-            model, record.setdefault(name, {})[form] = theirs(folder, form, Path(place, f"{name}-{form}-theirs"))
+            of_theirs = Path(place, f"{name}-{form}-theirs")
+            model, record.setdefault(name, {})[form] = theirs(folder, form, of_theirs)
             ours = Path(place, f"{name}-{form}")
             wb.convert(folder, ours, to="mlx", towers=True, **FORMS[form])
             read, made = (dict(tree_flatten(m.parameters())) for m in (load_model(ours), model))
             assert read.keys() == made.keys(), (name, form)
             assert all(_equal(key, read[key], made[key]) for key in made), (name, form)
             print(name, form, len(made), "parameters: loaded, equal")
+            if model.config.model_type in REORDERED:
+                record[name][form] = summary(
+                    {k: v for path in ours.glob("*.safetensors") for k, v in load_file(path).items()}
+                )
+                if form == "plain":
+                    check_reordered(folder, of_theirs, model)
         for name, dropped in DROPPED.items():
             if name not in record:
                 continue
@@ -340,11 +423,13 @@ def main(check: bool, only: list[str]) -> None:
             expected = dict(tree_flatten(load_model(Path(place, f"{name}-plain")).parameters()))
             assert all(mx.array_equal(read[key], expected[key]) for key in expected), name
             print(name, "with the config of transformers 5: loaded, equal")
+    of_folders = json.loads(MODULES.read_text("utf-8"))
+    outputs = {"untied": of_folders["untied"] if only else untied()}
     if check:
-        assert modules() == json.loads(MODULES.read_text("utf-8"))
+        assert modules() | outputs == of_folders
         assert record == {name: forms for name, forms in recorded().items() if name in record}
     else:
-        MODULES.write_text(json.dumps(modules(), indent=0) + "\n")
+        MODULES.write_text(json.dumps(modules() | outputs, indent=0) + "\n")
         for name, forms in record.items():
             (GOLDEN / f"{name}.json").write_text(json.dumps(forms, indent=0, separators=(",", ":")) + "\n")
 

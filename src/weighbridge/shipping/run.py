@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.base.spec import Shape
 from weighbridge.containers.formats import PIPELINE_INDEX
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import LayoutSource
@@ -15,7 +16,7 @@ from weighbridge.io.location import RemotePath, is_remote
 from weighbridge.models.clients import mlx_verdict
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.rules import accepts, all_findings
-from weighbridge.models.mlxlm.towers import table
+from weighbridge.models.mlxlm.towers import tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
@@ -48,6 +49,12 @@ def how_to_run(plan: Plan) -> str | None:
     if plan.format not in ("mlx", "hf"):
         return None
     config = _config(plan)
+    shapes: dict[str, Shape] = {}
+    if plan.format == "mlx":
+        weights = (file for file in plan.files if file.name.endswith(".safetensors"))
+        shapes = {slot.name: slot.spec.shape for file in weights for slot in file.layout.slots}
+        if (row := tower_names(config)) is not None and row.has_towers(shapes):
+            return None if row.embeds else run_line("mlx with towers", str(plan.target))
     classes = config.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
     if not architecture.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):  # generates no text
@@ -55,10 +62,6 @@ def how_to_run(plan: Plan) -> str | None:
     if plan.format == "hf":
         loads = vllm_loads(quantization_method(config))
     else:
-        weights = (file for file in plan.files if file.name.endswith(".safetensors"))
-        shapes = {slot.name: slot.spec.shape for file in weights for slot in file.layout.slots}
-        if not all(map(table().quantizes, shapes)):
-            return run_line("mlx with towers", str(plan.target))
         loads = mlx_verdict(config, shapes).accepts is True
     return run_line(plan.format, str(plan.target)) if loads else None
 

@@ -30,13 +30,14 @@ from weighbridge.conversion.plan.side_files import add_side_files
 from weighbridge.conversion.result import Loss
 from weighbridge.models.arch.config import value_at
 from weighbridge.models.mlxlm.tower_config import config_of_mlx_vlm, has_output
-from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, tower_names
+from weighbridge.models.mlxlm.towers import TowerNames, mlx_tensors, table, ties_output, tower_names
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, flat_range
 
-_TEXT: Final = "text_config"
+#: Ends of names of a language model's output.
+_OUTPUTS: Final = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
 
 
 def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
@@ -80,6 +81,11 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     tensors = mlx_tensors(names, model.logical, text, turned)
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
+    _refuse_incomplete(names, tensors)
+    if names.is_tied(ties_output(model)):
+        for name in [name for name in tensors if name == "lm_head.weight" or name.endswith(_OUTPUTS)]:
+            del tensors[name]
+            draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it: its output is the embedding", name))
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))
@@ -92,6 +98,15 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     draft.texts |= {**model.texts, "config.json": json.dumps(dict(sorted(config.items())), indent=4).encode()}
     draft.index = index_of(draft.tensors, sum(node.spec.elements for node in tensors.values()))
     return draft
+
+
+def _refuse_incomplete(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> None:
+    for end in names.needs:
+        if not any(name.endswith(end) for name in tensors):
+            raise UnsupportedError(
+                f"mlx-vlm's {names.kind} needs {end}, which the folder lacks",
+                hint="GGUF doesn't: --to gguf, and --mmproj for the towers",
+            )
 
 
 def _as_read(
@@ -138,7 +153,8 @@ def _add_tensors(
         if names.half and isinstance(node, Node) and node.spec.dtype is F32:
             node, dtype, halved = cast_to(name, node, F16, draft), dtype or F16, halved + 1
         stack = len(node.spec.shape) == 3 and names.is_stack(name)
-        known = stack or name.endswith((*names.channels_last, *names.transposed)) or not table().quantizes(name)
+        placed = name.endswith((*names.channels_last, *names.transposed)) or name.startswith(tuple(names.as_published))
+        known = stack or placed or not table().quantizes(name)
         if len(node.spec.shape) > 2 and node.spec.shape[0] > 1 and not known:
             raise UnsupportedError(f"{name}: mlx-vlm's layout of experts isn't in its table", hint="leave out --towers")
         matrix = name.endswith(".weight") and (stack or len(node.spec.shape) == 2)

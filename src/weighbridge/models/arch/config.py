@@ -227,17 +227,21 @@ def value_at(config: Mapping[str, Any], path: Iterable[str]) -> Any:
     return value
 
 
+#: Keys of the language model's settings in configs of models that see or hear.
+TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
+
+
 def path_of_text(
     config: Mapping[str, Any], architecture: Architecture | None, keys: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Returns the keys that lead to the object with any of `keys`; () if it is the whole config. `architecture`: the
     config's class, None for a model without a table."""
-    part = (architecture.part if architecture is not None else None) or "text_config"
-    path = tuple(part.split("."))
-    inner = value_at(config, path)
-    if not isinstance(inner, Mapping):
-        return ()
-    return path if any(key in inner for key in keys) or not any(key in config for key in keys) else ()
+    for part in TEXT_PARTS if architecture is None else (architecture.part or "text_config",):
+        path = tuple(part.split("."))
+        inner = value_at(config, path)
+        if isinstance(inner, Mapping):
+            return path if any(key in inner for key in keys) or not any(key in config for key in keys) else ()
+    return ()
 
 
 def with_part(config: Mapping[str, Any], path: Sequence[str], part: Mapping[str, Any]) -> dict[str, Any]:

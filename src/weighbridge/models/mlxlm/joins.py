@@ -66,12 +66,8 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
         counts = stated if isinstance(stated, list) else []
         if len(counts) != len(self.mlx) or not all(isinstance(count, int) and count > 0 for count in counts):
             if self.counts:
-                raise FormatError(
-                    "doesn't count the experts",
-                    field=self.counts,
-                    expected=plural(len(self.mlx), "number"),
-                    found=stated,
-                )
+                numbers = plural(len(self.mlx), "number")
+                raise FormatError("doesn't count the experts", field=self.counts, expected=numbers, found=stated)
             return self.mlx[0], number
         for end, count in zip(self.mlx, counts, strict=True):
             if number < count:

@@ -7,17 +7,16 @@ from_mlx_vlm(model)       a folder of mlx-vlm under Hugging Face's names
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct, convert
 
-from weighbridge.base.dtypes import I32, I64, DType
-from weighbridge.base.errors import FormatError
+from weighbridge.base.dtypes import I32, I64
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.words import plural
 from weighbridge.containers.base import Index
@@ -39,6 +38,7 @@ from weighbridge.models.mlxlm.joins import (
     with_ones,
     without_joins,
 )
+from weighbridge.models.mlxlm.layouts import integers, padded, reshaped, shifted, with_axis
 from weighbridge.models.model import OpenModel
 from weighbridge.models.stored_tensors import Dropped
 from weighbridge.models.transform.base import with_nodes
@@ -58,11 +58,14 @@ class UnreadTensors(Struct, frozen=True, forbid_unknown_fields=True):
 
     parts: list[str]
     layers: list[str] = []
+    kept: list[str] = []
     tied: bool = False
 
     def has(self, name: str, config: Mapping[str, Any]) -> bool:
         """Whether these are the tensors that a name of mlx-vlm's belongs to. `config`: of the language model."""
-        if not any(part in name for part in self.parts) or (self.tied and config.get("tie_word_embeddings") is False):
+        if not any(part in name for part in self.parts) or name.endswith(tuple(self.kept)):
+            return False
+        if self.tied and config.get("tie_word_embeddings") is False:
             return False
         counts = [count for key in self.layers if isinstance(count := config.get(key), int)]
         layer = _LAYER.match(name)
@@ -82,6 +85,7 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     transposed: list[str] = []
     flat: str = ""
     inner: bool = False
+    embeds: bool = False
     head: list[str] = []
     endings: list[Ending] = []
     one_added: list[str] = []
@@ -107,7 +111,10 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     unquantized: list[str] = []
     eight_bits: list[str] = []
     modes: Mapping[str, list[str]] = {}
+    as_published: list[str] = []
+    reordered: list[str] = []
     lacks: list[str] = []
+    needs: list[str] = []
     uncast: list[str] = []
     period: Mapping[str, int] = {}
     layer_types: Mapping[str, str] = {}
@@ -132,6 +139,15 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
         tower = config.get("vision_config")
         return not (self.sees and isinstance(tower, Mapping)) or tower.get("model_type") in self.sees
 
+    def is_tied(self, stated: bool | None) -> bool:
+        """Whether the class has no output of its own because config.json ties it (`stated`) to the embedding. Rows of
+        `unread` with `tied` decide themselves."""
+        return stated is True and not (self.head or self.kind in table().untied or any(row.tied for row in self.unread))
+
+    def has_towers(self, names: Iterable[str]) -> bool:
+        """Whether names of MLX are those of a whole model; mlx-lm reads the language model alone."""
+        return any((self.towers and name.startswith(self.towers)) or not table().quantizes(name) for name in names)
+
     def to_mlx(self, name: str) -> str:
         """mlx-vlm's name of a tensor."""
         return _replaced(name, self.prefixes)
@@ -146,29 +162,29 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     def in_mlx(self, name: str, node: LogicalTensor) -> LogicalTensor:
         """The tensor of a name of mlx-vlm's as the class has it: convolutions with the channels last, norms plus 1."""
         if name.endswith(tuple(self.channels_last)):
-            return channels_last(node)
+            return with_axis(node, 1, -1)
         if name.endswith(tuple(self.transposed)):
-            return _with_axis(node, 0, -1)
+            return with_axis(node, 0, -1)
         if name.endswith(tuple(self.int32)):
-            return _integers(node, I32)
+            return integers(node, I32)
         if name.endswith(tuple(self.flattened)):
-            return _reshaped(node, [node.spec.shape[0], -1])
-        return _shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
+            return reshaped(node, [node.spec.shape[0], -1])
+        return shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
 
     def in_hf(self, name: str, node: LogicalTensor, config: Mapping[str, Any]) -> LogicalTensor:
         """The inverse of `in_mlx`. `config`: the language model's settings, with `vision_config`."""
         if name.endswith(tuple(self.channels_last)):
-            return channels_first(node)
+            return with_axis(node, -1, 1)
         if name.endswith(tuple(self.transposed)):
-            return _with_axis(node, -1, 0)
+            return with_axis(node, -1, 0)
         if name.endswith(tuple(self.int32)):
-            return _integers(node, I64)
+            return integers(node, I64)
         if (sizes := next((s for end, s in self.flattened.items() if name.endswith(end)), None)) is not None:
             vision = config.get("vision_config") or {}
-            return _reshaped(node, [node.spec.shape[0], *(vision.get(s) if isinstance(s, str) else s for s in sizes)])
+            return reshaped(node, [node.spec.shape[0], *(vision.get(s) if isinstance(s, str) else s for s in sizes)])
         if (sides := self.cut_sides(name, config)) is not None and node.spec.shape == sides[:1]:
-            return _padded(node, sides[1])
-        return _shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
+            return padded(node, sides[1])
+        return shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
 
     def cut_sides(self, name: str, text: Mapping[str, Any]) -> tuple[int, int] | None:
         """How many elements of a vector the class reads, and how many the folder has; None if it reads all."""
@@ -202,6 +218,7 @@ class TowerTable(Struct, frozen=True, forbid_unknown_fields=True):
     """The parsed towers.toml."""
 
     multimodal: list[str]
+    untied: list[str]
     computed: list[str]
     without: Mapping[str, Without]
     model: Mapping[str, TowerNames]
@@ -248,10 +265,7 @@ def tower_names(config: Mapping[str, Any]) -> TowerNames | None:
 def is_of_mlx_vlm(config: Mapping[str, Any], index: Index) -> bool:
     """Whether a folder in MLX's form has towers, so that mlx-vlm reads it and mlx-lm doesn't."""
     names = tower_names(config) if index.metadata.get("format") == "mlx" else None
-    if names is None:
-        return False
-    seen = ((names.towers and name.startswith(names.towers)) or not table().quantizes(name) for name in index.by_name)
-    return any(seen)
+    return names is not None and names.has_towers(index.by_name)
 
 
 def mlx_tensors(
@@ -372,59 +386,6 @@ def _restored(row: Ending, parts: list[LogicalTensor]) -> dict[str, Node]:
     return {row.hf.replace("*", str(number)): expert for number, expert in enumerate(experts)}
 
 
-def channels_last(node: LogicalTensor) -> Node:
-    """A convolution of shape [out, in, *kernel] as [out, *kernel, in]."""
-    return _with_axis(node, 1, -1)
-
-
-def channels_first(node: LogicalTensor) -> Node:
-    """The inverse of `channels_last`."""
-    return _with_axis(node, -1, 1)
-
-
-def _integers(node: LogicalTensor, dtype: DType) -> Node:
-    from weighbridge.tensors.nodes import as_node, cast  # late: numpy
-
-    return cast(as_node(node), dtype)
-
-
-def _reshaped(node: LogicalTensor, shape: list[Any]) -> Node:
-    """The tensor in another shape; -1: as many elements as are left."""
-    from weighbridge.tensors.nodes import as_node, reshape  # late: numpy
-
-    plain = as_node(node)
-    if -1 in shape:
-        shape = [shape[0], plain.spec.elements // max(shape[0], 1)]
-    if not all(isinstance(size, int) for size in shape) or math.prod(shape) != plain.spec.elements:
-        raise FormatError(f"config.json has no sizes for a convolution of {plural(plain.spec.elements, 'element')}")
-    return reshape(plain, tuple(shape))
-
-
-def _padded(node: LogicalTensor, size: int) -> Node:
-    """A vector with zeros behind it."""
-    from weighbridge.tensors.nodes import as_node, concat, zeros  # late: numpy
-
-    plain = as_node(node)
-    return concat([plain, zeros((size - plain.spec.elements,), plain.spec.dtype)])
-
-
-def _shifted(node: LogicalTensor, by: int) -> Node:
-    from weighbridge.tensors.nodes import shift  # late: numpy
-
-    return shift(node, by)
-
-
-def _with_axis(node: LogicalTensor, source: int, target: int) -> Node:
-    from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
-
-    plain = as_node(node)
-    shape = plain.spec.shape
-    axes = list(range(len(shape)))
-    axes.insert(target % len(shape), axes.pop(source))
-    strides = [math.prod(shape[axis + 1 :]) for axis in axes]
-    return strided(reshape(plain, (plain.spec.elements,)), 0, [shape[axis] for axis in axes], strides)
-
-
 def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     """The model under Hugging Face's names, packed weights included; None without mlx-vlm's towers. `model`: of a
     folder whose metadata has `format` = mlx."""
@@ -433,6 +394,12 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     names = tower_names(model.config)
     if names is None or not is_of_mlx_vlm(model.config, model.index):
         return None
+    if any(name in model.index.by_name for name in names.reordered):
+        raise UnsupportedError(
+            f"written by mlx-vlm's own converter: its loader reorders rows of {names.kind} at each load, of a converted"
+            " folder, too",
+            hint="convert the published folder: wb convert SRC DST --to mlx --towers",
+        )
     dropped = ones_of(names.ones, model.stored)
     parts: dict[str, Node] = {}
     used: set[str] = set()
@@ -455,7 +422,7 @@ def from_mlx_vlm(model: OpenModel) -> OpenModel | None:
     for name, node in model.stored.items():
         if name in used or (name.startswith(modules) and name not in model.logical):
             continue
-        if names.head and name.startswith(names.head[1].removesuffix("weight")) and _is_tied(model):
+        if names.head and name.startswith(names.head[1].removesuffix("weight")) and ties_output(model) is not False:
             dropped[name] = Dropped(name, "copy", f"is {names.head[0]}, too", 1, node.spec.nbytes)
         else:
             nodes[names.to_hf(name)] = as_node(names.in_hf(name, node, settings))
@@ -480,13 +447,13 @@ def _is_packed(model: OpenModel, name: str) -> bool:
     return f"{name.removesuffix('weight')}scales" in model.stored
 
 
-def _is_tied(model: OpenModel) -> bool:
-    """Whether the output is the embedding, which the class needs in both places."""
+def ties_output(model: OpenModel) -> bool | None:
+    """Whether config.json, or the default of its class, takes the embedding for the output; None if neither says."""
     text = value_at(model.config, text_path(model))
     stated = text.get("tie_word_embeddings", model.config.get("tie_word_embeddings"))
     if stated is None and model.described:
         stated = model.family.effective(model.config).get("tie_word_embeddings")
-    return stated is not False
+    return stated if isinstance(stated, bool) else None
 
 
 def _replaced(name: str, prefixes: list[tuple[str, str]]) -> str:

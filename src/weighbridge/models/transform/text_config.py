@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
-from weighbridge.models.arch.config import path_of_text, value_at
+from weighbridge.models.arch.config import TEXT_PARTS, path_of_text, value_at
 
 if TYPE_CHECKING:
     from weighbridge.models.model import OpenModel
-
-_USUAL: Final = ("text_config", "llm_config", "language_config")
 
 
 def text_path(model: OpenModel, keys: Collection[str] = ()) -> tuple[str, ...]:
@@ -35,5 +33,5 @@ def text_of_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if architecture is not None:
         path = path_of_text(config, architecture)
         return value_at(config, path) if path else {}
-    usual = (config.get(key) for key in _USUAL)
+    usual = (config.get(key) for key in TEXT_PARTS)
     return next((part for part in usual if isinstance(part, Mapping)), {})
