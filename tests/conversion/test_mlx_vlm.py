@@ -439,7 +439,7 @@ def test_damaged_factors_of_experts_are_an_error(factors: np.ndarray, tmp_path: 
 def test_a_stack_without_a_plausible_number_of_experts_is_an_error(shape: list[int], tmp_path: Path) -> None:
     found = case("inkling")
     found["names"]["model.llm.layers.1.mlp.experts.w13_weight"] = shape
-    with pytest.raises(FormatError, match="experts"):
+    with pytest.raises(FormatError, match="number of experts"):
         convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

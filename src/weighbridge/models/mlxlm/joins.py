@@ -442,7 +442,7 @@ def with_ones(rows: Mapping[str, Sequence[str]], tensors: Mapping[str, LogicalTe
         for name in [name for name in tensors if name.endswith(end)]:
             count = (*tensors[name].spec.shape, 0)[0]
             if not 0 < count <= limits.EXPERTS:
-                raise FormatError(f"{name} has {count:,} experts", expected=f"1 to {limits.EXPERTS:,}")
+                raise FormatError("no plausible number of experts", field=name, found=count)
             out |= {name.removesuffix(end) + vector: strided(one, 0, [count], [0]) for vector in vectors}
     return out
 
