@@ -30,6 +30,7 @@ COMMANDS = [
     "convert {src} {out}/file.gguf --dtype q8_0", "quantize {src} {out}/file.gguf Q4_0",
     "quantize {src} {out}/folder Q4_0 --config {pipe}", "ship ollama {src} me/x --store {out}/store",
     f"merge {{src}} {{src}} {_SAFETENSORS} --method linear", "split {src} {out}/shards/ --max-shard-size 100KB",
+    "lineage {src} {pipe}", "sbom {src}", "pack {src} {out}/packed", "convert {src} {out}/set/ --comfy-folders",
     f"strip {{src}} {_SAFETENSORS}", "extract-lora {pipe} {src} {out}/lora",
 ]  # fmt: skip
 FORMS = ["pipe", "part", "one.safetensors", "denoiser.gguf", "fp8.safetensors", "ggufs", "set",
@@ -109,6 +110,9 @@ def test_every_command_answers_or_names_a_next_step(
         ("convert {gguf} {out}/ --config {pipe}", "one part of a pipeline"),
         ("convert {pipe} {out}/ --config {pipe}", "its own configs"),
         ("convert {lora} {out}/ --config {pipe}", "no image or video model"),
+        ("ship ollama {pipe} me/x --store {out}", "no program on llama.cpp runs it"),
+        ("ship ollama {set} me/x --store {out}", "no program on llama.cpp runs it"),
+        ("ship llama-server {pipe}", "llama-server runs no pipeline"), ("fit {lora}", "is a LoRA"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_cause(
@@ -118,6 +122,7 @@ def test_refusals_name_the_cause(
     names = {
         "one": folder / "one.safetensors", "gguf": folder / "denoiser.gguf", "part": folder / "pipe/transformer",
         "pipe": folder / "pipe", "lora": folder / "lora_peft.safetensors", "out": tmp_path / "out",
+        "set": folder / "set",
     }  # fmt: skip
     assert main([word.format_map(names) for word in words.split()]) == 2
     assert expected in capfd.readouterr().err

@@ -345,3 +345,16 @@ def test_a_folder_of_diffusers_without_its_index_is_no_set(tmp_path: Path) -> No
     (source / "transformer").rename(source / "unet")
     with pytest.raises(UsageError, match="holds no weights"):
         wb.inspect(source)
+
+
+def test_a_slice_of_a_set_lacks_what_was_dropped(tmp_path: Path) -> None:
+    source, files = make(tmp_path, "flux")
+    whole, part = tmp_path / "whole.safetensors", tmp_path / "part.safetensors"
+    wb.convert(files, whole, config=source)
+    wb.slice(files, part, drop=["diffusion_models/Model.img_in.bias"], config=source)
+    assert set(sets.load(whole)) - set(sets.load(part)) == {"model.diffusion_model.img_in.bias"}
+    with pytest.raises(UsageError, match="no tensors of a diffusion model"):
+        wb.slice(files, tmp_path / "out.safetensors", config=source, keep=["vae/*"])
+    with pytest.raises(UsageError, match="no file of vae"):
+        wb.slice(files, tmp_path / "out.safetensors", config=source, drop=["vae/*"])
+    assert not (tmp_path / "out.safetensors").exists()

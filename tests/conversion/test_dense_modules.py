@@ -90,6 +90,11 @@ def test_they_come_back(name: str, tmp_path: Path) -> None:
     wb.convert(folder, tmp_path / "m.gguf", dtype="f32", dense_modules=asked)
     back = wb.convert(tmp_path / "m.gguf", tmp_path / "back", to="hf", dtype="f32")
     assert not [loss for loss in back.losses if "dense" in loss.message.lower() or "embedding_length" in loss.message]
+    configs = [json.loads((side / "config.json").read_text()) for side in (folder, tmp_path / "back")]
+    expected = ["Lfm2ForCausalLM"] if name == "lfm2-bare" else configs[0]["architectures"]
+    assert configs[1]["architectures"] == expected
+    unknown = [f.message for f in wb.verify(tmp_path / "back").findings if f.rule == "config/unread"]
+    assert unknown == []
     for module in HELD[name]:
         found, expected = (load_file(side / module / "model.safetensors") for side in (tmp_path / "back", folder))
         assert np.array_equal(found["linear.weight"], expected["linear.weight"])

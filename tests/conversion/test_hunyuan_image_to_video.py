@@ -219,6 +219,29 @@ def test_concatenated_channels_have_a_pipeline_of_their_own(
         wb.convert(tmp_path / "set", f"{tmp_path / 'back'}/", config=models(16)[0])
 
 
+@pytest.mark.parametrize("how", ["convert", "quantize"])
+def test_ggufs_without_a_tokenizer(how: str, models: Callable[[int], tuple[Path, Any]], tmp_path: Path) -> None:
+    """The denoiser has none to leave out; the tower has no place in the language model's GGUF."""
+    source, _ = models(16)
+    if how == "convert":
+        plan = wb.plan_convert(source, f"{tmp_path / 'out'}/", to="gguf", dtype="q8_0", tokenizer=False)
+    else:
+        plan = wb.plan_quantize(source, tmp_path / "out", "Q4_0", tokenizer=False)
+    plan.run()
+    assert {path.stem for path in (tmp_path / "out").rglob("*.gguf")} == {"transformer", "text_encoder"}
+    assert any("vision_tower" in loss.message for loss in plan.losses)
+
+
+def test_looking_at_the_set(models: Callable[[int], tuple[Path, Any]], tmp_path: Path) -> None:
+    source, _ = models(33)
+    wb.convert(source, f"{tmp_path / 'set'}/", comfy_folders=True)
+    report = wb.identify(tmp_path / "set")
+    files = sorted(path.relative_to(tmp_path / "set").as_posix() for path in (tmp_path / "set").glob("*/*"))
+    assert (report.format, report.readable, report.detail["components"]) == ("comfyui", True, files)
+    assert "HunyuanVideo image to video" in wb.identify(tmp_path / "set/diffusion_models/Model.safetensors").evidence
+    assert wb.verify(tmp_path / "set").ok
+
+
 def test_quantized_parts_are_decoded(models: Callable[[int], tuple[Path, Any]], tmp_path: Path) -> None:
     """ComfyUI publishes the language model with scaled FP8 matrices."""
     source, _ = models(16)

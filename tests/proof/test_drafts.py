@@ -20,6 +20,7 @@ from tests.oracles.llama_loads import Judge
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.models.arch.naming import MappingError
 
 pytestmark = pytest.mark.oracle
 
@@ -209,6 +210,41 @@ def test_a_draft_inside_its_target_s_folder_is_the_reference_s(inside: Path, tmp
     theirs_alone = [name for name in tensors(inside) if not name.startswith("mtp.")]
     (left,) = made.losses
     assert left.message.startswith(f"left out, as asked: {len(theirs_alone)} tensors of its target")
+
+
+def test_a_draft_is_compared_with_that_of_its_target_s_folder(inside: Path, tmp_path: Path) -> None:
+    draft, whole = tmp_path / "draft.gguf", tmp_path / "whole.gguf"
+    wb.convert(inside, draft, draft=True, pre=INSIDE.pre)
+    wb.convert(inside, whole, pre=INSIDE.pre)
+    proved = wb.prove(inside, draft)
+    assert (proved.verdict, [c.name for c in proved.checks if c.verdict == "not-checked"]) == ("incomplete", ["run"])
+    assert wb.prove(inside, draft, run=False).verdict == "same"
+    assert wb.prove(inside, whole, run=False).verdict == "same"
+    assert wb.prove(whole, draft, run=False).verdict == "different"
+    assert not [row for row in wb.diff(inside, draft).tensors if row.kind in ("added", "removed")]
+
+
+@pytest.mark.parametrize("key", ["dspark_block_size", "dspark_noise_token_id"])
+def test_a_draft_without_a_key_that_it_needs_is_refused(key: str, inside: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(inside, broken)
+    config = json.loads((broken / "config.json").read_text())
+    del config[key]
+    (broken / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match=f"{key}: is missing"):
+        wb.convert(broken, tmp_path / "x.gguf", draft=True)
+
+
+@pytest.mark.parametrize("added", ["mtp.0.norm.weight", "mtp.1.e_proj.weight"])
+def test_a_further_tensor_of_a_draft_is_named(added: str, inside: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(inside, broken)
+    arrays = tensors(inside)
+    save_file(arrays | {added: arrays["norm.weight"].clone()}, broken / "model.safetensors")
+    with pytest.raises(MappingError, match=added.replace(".", r"\.")):
+        wb.convert(broken, tmp_path / "x.gguf", draft=True)
 
 
 def test_the_target_s_conversion_names_the_command_of_its_draft(inside: Path, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 from tests.oracles import llamacpp, models
 from tests.oracles.families import encoders, nomic_jina
 
@@ -116,3 +118,25 @@ def test_the_adapters_of_tasks_are_told_as_lost(folder_of: Callable[[str], Path]
     adapters = {name for name in stored if name.endswith(("lora_A", "lora_B"))}
     assert losses.keys() == {*adapters, *(name for name in stored if name.startswith("roberta.pooler."))}
     assert {*losses.values()} == {"left out: a jina-bert-v3 GGUF has no place for it"}
+
+
+@pytest.mark.parametrize("name", ["camembert-labels", "xlm-roberta-rank"])
+def test_rows_of_positions_that_no_token_uses_make_no_other_model(
+    name: str, folder_of: Maker, gguf_of: Converter, tmp_path: Path
+) -> None:
+    """A GGUF lacks them, so that a folder made of it has zeros; and no text is longer than the positions."""
+    folder, gguf = folder_of(name), gguf_of(name, "f32")
+    api.convert(gguf, tmp_path / "back", to="hf")
+    report = api.prove(folder, tmp_path / "back", tokens=4096)
+    assert {check.name: check.verdict for check in report.checks if check.verdict != "same"} == {}
+    assert any("no token uses" in note for note in report.notes)
+    found = api.lineage([folder, gguf, tmp_path / "back"])
+    assert {pair.relation for pair in found.pairs} == {"same"}
+    changed = tmp_path / "changed"
+    shutil.copytree(tmp_path / "back", changed)
+    tensors = load_file(changed / "model.safetensors")
+    (position,) = (key for key in tensors if key.endswith("position_embeddings.weight"))
+    tensors[position][-1] += 1  # a row that tokens use
+    save_file(tensors, changed / "model.safetensors")
+    checks = api.prove(folder, changed, run=False).checks
+    assert [check.name for check in checks if check.verdict == "different"] == ["tensors"]

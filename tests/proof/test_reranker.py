@@ -84,3 +84,10 @@ def test_a_reranker_is_read_back_and_proven(folder_of: Maker, tmp_path: Path) ->
     wb.convert(gguf, tmp_path / "back", to="hf")
     back, first = (load_file(path / "model.safetensors") for path in (tmp_path / "back", source))
     assert back.keys() == first.keys()
+
+
+def test_a_copy_under_another_name_is_the_same_model(folder_of: Maker, tmp_path: Path) -> None:
+    source = folder(folder_of("qwen3"), tmp_path / "Qwen3-Reranker-1M", tied=True)
+    wb.convert(source, tmp_path / "copy", to="hf")
+    report = wb.prove(source, tmp_path / "copy", run=False)
+    assert {c.verdict for c in report.checks if c.name in ("settings", "tokenizer", "tensors")} == {"same"}

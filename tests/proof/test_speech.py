@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +102,35 @@ def test_a_talker_without_an_output_or_with_another_is_judged_as_llama_cpp_does(
         report = wb.verify(path)
         assert {finding.rule for finding in report.findings} == {rule}
         assert report.verdicts[0].accepts is (judge.refusal(path) is None)
+
+
+def test_a_talker_s_gguf_has_its_tokenizer_and_codes(tmp_path: Path) -> None:
+    folder, path = models.build(CASES["qwen3-tts"], tmp_path / "model"), tmp_path / "m.gguf"
+    wb.convert(folder, path, dtype="f32")
+
+    def verdict(path: Path) -> str:
+        return next(c.verdict for c in wb.prove(folder, path, run=False).checks if c.name == "tokenizer")
+
+    assert verdict(path) == "same"
+    with wb.open(path) as model:
+        tokens, end = list(model.metadata["tokenizer.ggml.tokens"]), model.metadata["tokenizer.ggml.eos_token_id"]
+    for key, value in (("tokens", [*tokens[:-1], "<|other|>"]), ("eos_token_id", end - 1)):
+        changed = Path(shutil.copy(path, tmp_path / "changed.gguf"))
+        wb.edit(changed, set={f"tokenizer.ggml.{key}": value}, allow_guarded=True)
+        assert verdict(changed) == "different", key
+
+
+@pytest.mark.parametrize("name", ["qwen3-tts", "pocket-tts"])
+def test_talkers_merge_with_all_their_tensors(name: str, tmp_path: Path) -> None:
+    """Also with those from which a GGUF's embedding is computed."""
+    first = models.build(CASES[name], tmp_path / "first")
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    before = load_file(first / "model.safetensors")
+    save_file({key: array * 3 for key, array in before.items()}, second / "model.safetensors")
+    wb.merge([first, second], f"{tmp_path / 'merged'}/", method="linear")
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert merged.keys() == before.keys()
+    assert all(np.allclose(merged[key], array * 2, rtol=1e-6) for key, array in before.items())
 
 
 def test_no_folder_is_made_of_a_talker(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ CASES: list[tuple[str, Files, str]] = [
                       "adapter_model.safetensors": WEIGHTS}, "lora"),
     ("diffusers", {"model_index.json": b'{"_class_name": "FluxPipeline", "_diffusers_version": "1", "vae": ["a"]}',
                    "vae/diffusion_pytorch_model.safetensors": WEIGHTS}, "FluxPipeline"),
+    ("comfyui", {"diffusion_models/flux.safetensors": WEIGHTS, "vae/ae.safetensors": WEIGHTS}, ""),
     ("sentence-transformers", {"config.json": CONFIG, "modules.json": b"[]", "model.safetensors": WEIGHTS}, ""),
     ("native-model", {"params.json": b'{"dim": 8, "n_layers": 2}', "consolidated.safetensors": WEIGHTS}, ""),
     ("gguf-folder", {"a.gguf": m.gguf({"general.type": ("str", "model")})}, ""),

@@ -140,6 +140,17 @@ class ResolvedModel:
         projector are llama.cpp's."""
         return self.save("canonical" if "canonical" in self.family.dialects else "gguf")
 
+    def reads_no_row(self, role: str) -> bool:
+        """Whether a role has the rows of a table of positions that no token uses."""
+        row = self.family.rows[role]
+        return row.kind == "position" and bool(row.zeros)
+
+    @cached_property
+    def unused(self) -> frozenset[str]:
+        """The names in `canonical` of rows of a table of positions that no token uses."""
+        instances = [instance for instance in self.roles if self.reads_no_row(instance[0])]
+        return frozenset(self.family.holding("canonical", self.sizes, self.canonical, instances) if instances else ())
+
     @cached_property
     def folds(self) -> bool:
         """Whether a GGUF may have other values than a folder that compute the same: the config's factors multiplied in,

@@ -252,6 +252,15 @@ def _pipeline(folder: Folder) -> FolderMatch | None:
     return str(index["_class_name"]), evidence, {"components": parts}
 
 
+def _comfy_set(folder: Folder) -> FolderMatch | None:
+    from weighbridge.models.diffusion.comfy_set import files_of_set  # late: few commands identify folders
+
+    if not (files := files_of_set(folder.path)):
+        return None
+    names = [file.relative_to(folder.path).as_posix() for file in files]
+    return "", (f"a file per part: {', '.join(names)}",), {"components": names}
+
+
 def _peft(folder: Folder) -> FolderMatch | None:
     config = sidecars.json(folder.path / "adapter_config.json")
     weights = [line.name for line in folder.of("safetensors", *PICKLED) if line.name.startswith("adapter_model")]
@@ -418,7 +427,8 @@ class FolderKind:
 FOLDERS: Final = (
     FolderKind("hf-cache", "Hugging Face cache of one repository", _cache_repository, False),
     FolderKind("oci-layout", "OCI image layout or store of Docker's model runner", _layout, True),
-    FolderKind("diffusers", "diffusers pipeline", _pipeline, False),
+    FolderKind("diffusers", "diffusers pipeline", _pipeline, True),
+    FolderKind("comfyui", "ComfyUI's files of an image or video model", _comfy_set, True),
     FolderKind("peft-adapter", "PEFT adapter", _peft, True),
     FolderKind("sentence-transformers", "sentence-transformers model", _sentence_transformer, True),
     FolderKind("mlx-model", "MLX model", _mlx, True),

@@ -16,9 +16,10 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.fitting.quality import quality
 from weighbridge.models.config.card import front_matter, read_card_as_written
+from weighbridge.models.llamacpp import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
 from weighbridge.shipping.measured import MeasuredQuality
 from weighbridge.shipping.ollama.turns import translate
-from weighbridge.shipping.targets import run_line
+from weighbridge.shipping.targets import FLAGS, run_line
 
 #: Kind -> the Hub's library, and the words for the files.
 _LIBRARIES: Final = {"gguf": "gguf", "mlx": "mlx", "mlx with towers": "mlx", "hf": "transformers", "peft": "peft"}
@@ -27,6 +28,10 @@ _TITLES: Final = {"gguf": "GGUF", "mlx": "MLX", "mlx with towers": "MLX", "hf": 
 _TASKS: Final = {
     frozenset[str](): "text-generation", frozenset({"vision"}): "image-text-to-text",
     frozenset({"audio"}): "audio-text-to-text", frozenset({"vision", "audio"}): "any-to-any",
+}  # fmt: skip
+_TASK_OF_USE: Final = {
+    EMBEDDING: "feature-extraction", RERANKER: "text-ranking", CLASSIFIER: "text-classification",
+    "speech": "text-to-speech",
 }  # fmt: skip
 _TAGS: Final = {"gguf": ["gguf"], "mlx": ["mlx"], "mlx with towers": ["mlx"], "ggml": ["whisper.cpp"]}
 #: The task of sentence-transformers' folders.
@@ -93,11 +98,8 @@ def _fields(facts: CardFacts) -> dict[str, Any]:
     repository = _HUB.fullmatch(url) if isinstance(url, str) else None
     base = facts.base_model or (repository[1] if repository else None)
     licence, architecture = keys.get("general.license"), keys.get("general.architecture")
-    task: str | None = facts.task or ("text-to-speech" if "gen" in facts.senses else _TASKS[facts.senses])
-    if architecture is None:
-        task = facts.task or None
-    elif not facts.task and (pooling := keys.get(f"{architecture}.pooling_type")) is not None:
-        task = "text-ranking" if pooling == _RANK else "feature-extraction"
+    task: str | None = "text-to-speech" if "gen" in facts.senses else _TASKS[facts.senses]
+    task = facts.task or (_TASK_OF_USE.get(use_of(keys), task) if architecture is not None else None)
     tags = list(_TAGS.get(facts.kind, ()))
     tags += ["imatrix"] if any(key.startswith("quantize.imatrix.") for key in keys) else []
     tags += ["conversational"] if facts.jinja else []
@@ -186,7 +188,11 @@ def commands(facts: CardFacts) -> tuple[str, ...]:
     if facts.kind != "gguf":
         return tuple(filter(None, [run_line(facts.kind, repository)]))
     tag = next((f":{f.type}" for f in facts.files if f.type), "")
-    return (f"llama-server -hf {repository}{tag}", f"ollama run hf.co/{repository}{tag}")
+    use = use_of(facts.keys)
+    if use not in FLAGS:
+        return tuple(filter(None, [run_line(use, file)]))
+    served = " ".join(("llama-server", "-hf", f"{repository}{tag}", *FLAGS[use]))
+    return (served, *([f"ollama run hf.co/{repository}{tag}"] if use == TEXT else []))
 
 
 def _prompt_format(facts: CardFacts) -> Iterator[str]:

@@ -15,7 +15,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeErr
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
-from weighbridge.containers.formats import GGUF_MAGIC
+from weighbridge.containers.formats import GGUF_MAGIC, PIPELINES
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff.diffusion import architectures
 from weighbridge.conversion.gguf.loadable import LayoutSource
@@ -30,6 +30,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.modelfile import Modelfile, described_by, is_modelfile
 from weighbridge.models.open import open_headers
 from weighbridge.shipping.plan import ShipRequest
+from weighbridge.shipping.targets import server_flags
 
 _LICENCES: Final = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "USE_POLICY.md")
 #: Ollama's name of each sampling default in a GGUF.
@@ -176,6 +177,11 @@ def _planned(request: ShipRequest, staged: Path) -> tuple[Plan, tuple[str, ...]]
     """Returns the plan of a GGUF, with the mmproj file if the model has towers and none was named, and notes."""
     options = request.options
     with open_headers(request.path).model as model:
+        if model.place.trainer in PIPELINES:
+            raise UnsupportedError(
+                f"{request.path} is the pipeline of an image or video model: no program on llama.cpp runs it",
+                hint="wb convert writes it for ComfyUI: --comfy-folders, or GGUFs of its parts with --to gguf",
+            )
         several, sees = model.format == "gguf" and not model.place.single, has_towers(model)
     how: dict[str, Any] = {"parents": True, "overwrite": options.overwrite, "arch_file": options.arch_file}
     if several and options.type is None:
@@ -196,12 +202,13 @@ def _alone(plan: Plan, number: int, target: Path) -> Plan:
 
 
 def _of_language(path: Path, parts: GgufParts) -> GgufParts:
-    """Returns the parts. Raises UnsupportedError for an image or video model, which programs on llama.cpp don't run."""
+    """Returns the parts. Raises UnsupportedError for a model that programs on llama.cpp's server don't run."""
     if (name := parts.keys.get("general.architecture")) in architectures():
         raise UnsupportedError(
             f"{path} is an image or video model ({name}): no program on llama.cpp runs it",
             hint="ComfyUI-GGUF reads the GGUF that wb convert and wb quantize write of it",
         )
+    server_flags(path, parts.keys, str(parts.towers.path) if parts.towers else "")
     return parts
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
+from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.base.spec import Shape
 from weighbridge.containers.formats import PIPELINE_INDEX
@@ -13,7 +15,10 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.location import RemotePath, is_remote
+from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.models.clients import mlx_verdict
+from weighbridge.models.llamacpp import table as llamacpp_table
+from weighbridge.models.llamacpp import use_of
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.rules import accepts, all_findings
 from weighbridge.models.mlxlm.towers import tower_names
@@ -22,6 +27,7 @@ from weighbridge.shipping.servers import quantization_method, vllm_loads
 from weighbridge.shipping.targets import run_line
 
 _CONFIG: Final = "config.json"
+_ADAPTER: Final = "adapter gguf"
 
 
 def how_to_run(plan: Plan) -> str | None:
@@ -33,19 +39,21 @@ def how_to_run(plan: Plan) -> str | None:
     if plan.format == "gguf":
         indexes = [gguf.parse(LayoutSource(file.name, file.layout), level="lenient") for file in plan.files]
         parts = [index for index in indexes if index.metadata.get("general.type") != "mmproj"] or indexes
-        kind, path = _gguf_kind(parts[0].metadata), plan.target
-        if kind is None or (kind != "adapter gguf" and accepts(all_findings(parts)) is not True):
+        keys, path = parts[0].metadata, plan.target
+        kind = _ADAPTER if keys.get("general.type") == "adapter" else use_of(keys)
+        complete = keys.get("general.type", "model") == "model" and keys.get("tokenizer.ggml.model", "none") != "none"
+        if kind != _ADAPTER and not (complete and accepts(all_findings(parts)) is True):
             return None
         if len(parts) < len(indexes):
             first, *_, mmproj = (str(path / file.name) for file in plan.files)
-            return run_line(f"{kind} with mmproj", first, mmproj=mmproj)
+            return run_line(kind, first, mmproj)
         written = str(path / plan.files[0].name if plan.folder else path)
         source = plan.model
         mmproj = ""
-        if kind == "gguf" and isinstance(source, OpenModel) and source.format == "gguf":
+        if kind != _ADAPTER and isinstance(source, OpenModel) and source.format == "gguf":
             place = source.place.path
             mmproj = "" if is_remote(place) else str(find_towers(place, source).path or "")
-        return run_line(f"{kind} with mmproj" if mmproj else kind, written, mmproj=mmproj)
+        return run_line(kind, written, mmproj)
     if plan.format not in ("mlx", "hf"):
         return None
     config = _config(plan)
@@ -60,21 +68,17 @@ def how_to_run(plan: Plan) -> str | None:
     if not architecture.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):  # generates no text
         return None
     if plan.format == "hf":
-        loads = vllm_loads(quantization_method(config))
+        loads = vllm_loads(quantization_method(config)) and not _is_of_another_use(config)
     else:
         loads = mlx_verdict(config, shapes).accepts is True
     return run_line(plan.format, str(plan.target)) if loads else None
 
 
-def _gguf_kind(keys: Mapping[str, Any]) -> str | None:
-    """Returns the kind of a GGUF (gguf, embedding, adapter gguf), or None if no program runs it. The base model of an
-    adapter is unknown."""
-    architecture, kind = keys.get("general.architecture"), keys.get("general.type", "model")
-    if kind == "adapter":
-        return "adapter gguf"
-    if kind != "model" or not isinstance(architecture, str) or "tokenizer.ggml.model" not in keys:
-        return None
-    return "embedding" if f"{architecture}.pooling_type" in keys else "gguf"
+def _is_of_another_use(config: Mapping[str, Any]) -> bool:
+    """Whether servers of language models don't run the models of a config.json's family."""
+    with suppress(WeighbridgeError):
+        return family_of_hf(config).gguf in llamacpp_table().uses
+    return False
 
 
 def _config(plan: Plan) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from weighbridge.models.transform.text_config import text_of_config
 from weighbridge.models.whisper.forms import WhisperForm, form_of
 from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
+from weighbridge.shipping.targets import server_flags
 
 FORMS: Final = ("command", "systemd", "compose")
 _PORT: Final = 8080
@@ -62,10 +63,10 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         if not is_gguf_with_adapters(model):
             raise UnsupportedError("llama-server reads only adapters that are GGUFs", hint=f"merge it: {convert}")
         weights, keys = model.place.weights[0].absolute(), model.metadata
-        embeds = f"{keys.get('general.architecture')}.pooling_type" in keys
         extra = [("--lora", path.absolute()) for path in model.place.adapters]
         check = _loads_check(loads(model))
         found = find_towers(request.path, model, options.mmproj)
+    flags = server_flags(request.path, keys, str(found.path or ""))
     if found.path is not None:
         extra.insert(0, ("--mmproj", found.path.absolute()))
     fitted, notes = _fit(request, found.path)
@@ -81,8 +82,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
         arguments += ["-ngl", str(fitted.placement.offloaded)]
     if o.cache_type and (cache := o.cache_type.lower()) != "f16":
         arguments += ["-ctk", cache, "-ctv", cache, "-fa", "on"]
-    if embeds:
-        arguments += ["--embedding"]
+    arguments += flags
     if request.name:
         arguments += ["--alias", request.name]
     arguments = [*arguments, "--port", str(_PORT)]
@@ -109,9 +109,10 @@ def _check_language(model: OpenModel, path: Path) -> None:
         place = shlex.quote(str(path))
         run = f"whisper-cli -m {place}" if form is WhisperForm.GGML else f"wb convert {place} ggml-NAME.bin"
         raise UnsupportedError("llama-server runs no Whisper", hint=f"whisper.cpp does: {run}")
-    if model.diffusion is not None:
+    if model.makes_pictures:
+        title = model.diffusion.title if model.diffusion is not None else "pipeline of an image or video model"
         hint = "ComfyUI-GGUF reads the GGUF that wb convert and wb quantize write of it"
-        raise UnsupportedError(f"llama-server runs no {model.diffusion.title}", hint=hint)
+        raise UnsupportedError(f"llama-server runs no {title}", hint=hint)
     check_names(path, model.index.by_name)
 
 

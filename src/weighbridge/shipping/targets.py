@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
+from weighbridge.models.llamacpp import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,22 @@ class ShipTarget:
     runs: Mapping[str, str] = field(default_factory=dict)
 
 
+#: llama-server's flags by the use of a GGUF.
+FLAGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        TEXT: (),
+        EMBEDDING: ("--embedding",),
+        RERANKER: ("--reranking",),
+        CLASSIFIER: ("--embedding", "--pooling", "rank"),
+    }
+)
+_OTHER_PROGRAMS: Final = {
+    "encoder-decoder": "llama-completion -m {path} -p TEXT",
+    "speech": "llama-tts -m {path} --mmproj {mmproj} -p TEXT --output SOUND.wav",
+    "diffusion": "llama-diffusion-cli -m {path} -p TEXT",
+    "draft": "llama-server -m TARGET.gguf -md {path}",
+    "adapter gguf": "llama-server -m BASE.gguf --lora {path}",
+}
 _STORE: Final = frozenset({"type", "store", "mmproj", "hard_link", "overwrite", "arch_file"})
 TARGETS: Final = MappingProxyType(
     {
@@ -33,9 +52,8 @@ TARGETS: Final = MappingProxyType(
                        frozenset({"device", "context", "parallel", "cache_type", "launcher", "output", "mmproj",
                                   "overwrite", "arch_file"}),
                        "the alias of the model",
-                       {"gguf": "llama-server -m {path}", "embedding": "llama-server -m {path} --embedding",
-                        "gguf with mmproj": "llama-server -m {path} --mmproj {mmproj}",
-                        "adapter gguf": "llama-server -m BASE.gguf --lora {path}"}),
+                       {**{use: " ".join(("llama-server -m {path}{towers}", *flags)) for use, flags in FLAGS.items()},
+                        **_OTHER_PROGRAMS}),
             ShipTarget("ollama", "Ollama", "ollama.store:prepare", _STORE | {"template", "system", "modelfile"},
                        "[NAMESPACE/]NAME[:TAG]", {"gguf": "wb ship ollama {path} NAME"}),
             ShipTarget("lmstudio", "LM Studio", "lmstudio:prepare", _STORE, "[PUBLISHER/]MODEL",
@@ -58,4 +76,19 @@ def run_line(kind: str, path: str, mmproj: str = "") -> str | None:
     """Returns the command that runs a converted model in the first target that accepts it, or None."""
     order = sorted(TARGETS.values(), key=lambda row: row.name == "lmstudio")
     command = next((row.runs[kind] for row in order if kind in row.runs), None)
-    return command.format(path=shlex.quote(path), mmproj=shlex.quote(mmproj)) if command else None
+    if command is None:
+        return None
+    given = shlex.quote(mmproj or "MMPROJ.gguf")
+    return command.format(path=shlex.quote(path), mmproj=given, towers=f" --mmproj {given}" if mmproj else "")
+
+
+def server_flags(path: Path, keys: Mapping[str, Any], mmproj: str = "") -> tuple[str, ...]:
+    """Returns llama-server's flags for a GGUF with this metadata.
+
+    Raises UnsupportedError if llama.cpp runs it with a different program.
+    """
+    use = use_of(keys)
+    if use not in FLAGS:
+        message = f"{path}: llama-server and the programs based on it don't run this kind of model ({use})"
+        raise UnsupportedError(message, hint=run_line(use, str(path), mmproj))
+    return FLAGS[use]

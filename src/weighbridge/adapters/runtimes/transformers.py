@@ -64,8 +64,12 @@ class TransformersRuntime(FolderTokenizer):
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
         cls, config = self._class_of(config)
         how = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
-        self._model, loading = cls.from_pretrained(path, config=config, output_loading_info=True, **how)
+        how |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        self._model, loading = cls.from_pretrained(path, config=config, **how)
         self._model.eval()
+        if other := sorted(str(key[0] if isinstance(key, tuple) else key) for key in loading["mismatched_keys"]):
+            count = plural(len(other), "tensor")
+            raise UnsupportedError(f"{cls.__name__} of transformers has {count} of another shape, first {other[0]}")
         # Random numbers now; no answer reads the pooler of a class without a head.
         if absent := sorted(key for key in loading["missing_keys"] if not key.startswith("pooler.")):
             count = plural(len(absent), "tensor")

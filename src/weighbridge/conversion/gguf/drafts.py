@@ -55,7 +55,11 @@ def with_target(
             f"{_MASK} replaces a row of the target's embedding, which the GGUF would need",
             hint="llama.cpp's convert_hf_to_gguf.py writes it",
         )
-    target = target or _open_target(path or "", model.arch_file)
+    if target is None:
+        folder = resolve(path or "")
+        if not (folder.is_dir() and (folder / _CONFIG).is_file()):
+            raise UsageError(f"{path} isn't a folder with a {_CONFIG}", hint="name the folder of the target model")
+        target = OpenModel(Place(folder, (), folder), Index("safetensors", (), ()), model.arch_file)
     known = facts_of(target.config, target.family)
     heads = {"has_confidence_head": True} if any(_CONFIDENCE in name for name in model.logical) else {}
     config = {**model.config, **heads, "target": known}
@@ -85,13 +89,6 @@ def inside(model: OpenModel, options: GgufOptions) -> tuple[OpenModel, OpenModel
         if value:
             raise UsageError(f"{name} doesn't apply with --draft", hint="leave it out; the folder is the target")
     return with_target(draft_of(model), None, model)
-
-
-def _open_target(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None) -> OpenModel:
-    folder = resolve(path)
-    if not (folder.is_dir() and (folder / _CONFIG).is_file()):
-        raise UsageError(f"{path} isn't a folder with a {_CONFIG}", hint="name the folder of the target model")
-    return OpenModel(Place(folder, (), folder), Index("safetensors", (), ()), arch_file)
 
 
 def facts_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:

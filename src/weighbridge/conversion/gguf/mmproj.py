@@ -78,22 +78,26 @@ def add_file(
     towers = towers_of(model)
     second = plan_towers(model, towers, options)
     if language is not None:
-        if towers.language:
-            count = plural(len(towers.language), "tensor")
-            raise UnsupportedError(
-                f"{model.place.path} has {count} of its language model, such as {towers.language[0]}, which the GGUF "
-                "of the other folder wouldn't have",
-                hint="merge an adapter into the language model first; --mmproj writes only the tower",
-            )
-        shapes = {name: node.spec.shape for name, node in second.tensors.items()}
-        values = ({key: kv.value for key, kv in keys.items()} for keys in (language, second.metadata))
-        check_pair(next(values), Candidate(next(values), shapes))
+        _check_apart(model, towers, second, language)
     whole = replace(options, max_shard_size=None, max_shard_tensors=None)
     draft.sources = (*draft.sources, *second.sources)
     draft.extra_files += writers.write_gguf(file_stem(second.metadata), second.tensors, second.metadata, whole).files
     draft.losses += second.losses
     draft.reports |= second.reports
     return {*towers.resolved.tensors, *towers.dropped, *towers.folded}
+
+
+def _check_apart(model: OpenModel, towers: Towers, second: PlanBuilder, language: Mapping[str, KV]) -> None:
+    if towers.language:
+        count = plural(len(towers.language), "tensor")
+        raise UnsupportedError(
+            f"{model.place.path} has {count} of its language model, such as {towers.language[0]}, which the GGUF of "
+            "the other folder wouldn't have",
+            hint="merge an adapter into the language model first; --mmproj writes only the tower",
+        )
+    shapes = {name: node.spec.shape for name, node in second.tensors.items()}
+    values = ({key: kv.value for key, kv in keys.items()} for keys in (language, second.metadata))
+    check_pair(next(values), Candidate(next(values), shapes))
 
 
 def stored_file(model: OpenModel, draft: PlanBuilder) -> OpenModel:

@@ -114,7 +114,9 @@ def _from_folder(
     in_keys = family.metadata_names()
     for name in (n for n in named if n not in in_keys):
         draft.tensors |= _stored_tensors(model, name, named[name], dtype, options, draft)
-    numbers = _numbers(model, {name: node for name, node in named.items() if name in in_keys}) if in_keys else {}
+    places = family.expansion("gguf", model.sizes).places if in_keys else {}
+    kinds = {name: family.rows[places[name].roles[0]].kind for name in named if name in in_keys}
+    numbers = {name: probe.numbers(name, named[name], integers=kind == INTEGERS) for name, kind in kinds.items()}
     has_key = options.tokenizer and ["untrained"] in map(attrgetter("config"), rules(family).keys)
     untrained = metadata.untrained_tokens(model, named[metadata.EMBEDDING], options) if has_key else []
     draft.metadata = metadata.for_gguf(model, draft.tensors, dtype, options, draft.losses, numbers, untrained, target)
@@ -124,6 +126,8 @@ def _from_folder(
     if dense:
         draft.metadata = dense_modules.with_keys(draft.metadata, dense_modules.keys_of(model, dense), family.gguf)
     draft.notes += [*renamed, *metadata.products(family)]
+    if tasks := family.effective(model.config).get("lora_adaptations"):
+        draft.notes.append(f"the adapter of a task is another file: --task-adapter {'|'.join(map(str, tasks))}")
     if multipliers := [key for key in family.folded if multiplier(key, model.sizes.facts) != 1]:
         draft.notes.append(_FOLDED.format(", ".join(multipliers), family.gguf))
     return draft
@@ -168,13 +172,6 @@ def _differently_computed(model: OpenModel, names: Collection[str]) -> list[Loss
                 other.append(instance)
     reason = "llama.cpp computes other numbers in place of these"
     return [Loss(reason, name) for name in model.family.holding(model.dialect, model.sizes, model.logical, other)]
-
-
-def _numbers(model: OpenModel, named: Mapping[str, LogicalTensor]) -> dict[str, list[float] | list[int] | float]:
-    """The values of tensors that become keys of a GGUF."""
-    places = model.family.expansion("gguf", model.sizes).places
-    kinds = {name: model.family.rows[places[name].roles[0]].kind for name in named}
-    return {name: probe.numbers(name, node, integers=kinds[name] == INTEGERS) for name, node in named.items()}
 
 
 def _without_tensors(model: OpenModel, dtype: DType, options: GgufOptions, target: OpenModel | None) -> PlanBuilder:

@@ -11,7 +11,8 @@ from typing import Any, Final
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.tables.schema import RerankEntry
-from weighbridge.models.config.reranker import RANK, is_reranker, rerank_of
+from weighbridge.models.config.reranker import is_reranker, rerank_of
+from weighbridge.models.llamacpp import RANK
 from weighbridge.models.model import OpenModel
 from weighbridge.models.tokenizer.gguf import TEMPLATE, TEMPLATES
 from weighbridge.tensors.nodes import LogicalTensor, concat, slice_rows

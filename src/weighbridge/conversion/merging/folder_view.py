@@ -32,6 +32,8 @@ class FolderView:
         if not self.by_table:
             return self.model.logical
         resolved, stored = self.model.resolved, self.model.logical
+        if self.as_stored:
+            return {**{name: stored[at] for name, at in self.stored_names.items() if at in stored}, **resolved.others}
         named = self.model.family.save(HF, self.model.sizes, resolved.known_roles)
         # as stored, with what no role has: the rows behind the heads of a Kimi K3's A_log
         own = {name: stored[at] for name, at in self.stored_names.items() if name in named and at in stored}
@@ -40,6 +42,11 @@ class FolderView:
     @cached_property
     def by_table(self) -> bool:
         return self.model.diffusion is None and self.model.described and HF in self.model.family.dialects
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether tensors meet as the folder has them: roles have values computed of several, which can't be saved."""
+        return self.model.dialect == HF and any(row.computed for row in self.model.family.rows.values())
 
     @cached_property
     def stored_names(self) -> Mapping[str, str]:

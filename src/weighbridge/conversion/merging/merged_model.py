@@ -85,6 +85,8 @@ def _as_stored(
     unnamed = model.resolved.others
     named = {name: node for name, node in tensors.items() if name not in unnamed}
     family, sizes = model.family, described.sizes
+    if template.as_stored:
+        return {template.stored_names.get(name, name): node for name, node in tensors.items()}
     roles = family.load_checked(HF, sizes, named, family.prefix_of(HF, named, sizes))
     saved = family.save(model.dialect, sizes, roles, prefix=family.prefix_of(model.dialect, model.logical, sizes))
     saved |= {stored: named[name] for name, stored in template.stored_names.items() if name in named}

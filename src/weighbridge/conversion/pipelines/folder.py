@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import TOKENIZER_JSON
-from weighbridge.conversion.options import HfOptions
+from weighbridge.conversion.options import GgufOptions, HfOptions, QuantizeOptions
 from weighbridge.conversion.plan.builder import left_out
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.side_files import copied, side_files
@@ -26,6 +26,7 @@ from weighbridge.models.diffusion.pipeline import Pipeline
 from weighbridge.models.locate import Place
 from weighbridge.models.model import OpenModel
 
+Options = TypeVar("Options")
 #: Plans the model of a part.
 PartPlanner = Callable[[OpenModel, Target], Plan]
 #: Parts that make the picture: a GGUF of the pipeline without them would be none.
@@ -43,11 +44,18 @@ def plan_folder(pipeline: Pipeline, target: Target, plan: PartPlanner) -> Plan:
         raise files_of_parts(pipeline, path)
     plans = []
     for part, each in pipeline.models:
-        inner = Target(path / part.name / f"{part.name}.gguf", _GGUF, options)
+        inner = Target(path / part.name / f"{part.name}.gguf", _GGUF, options_of(part, options))
         made = gguf_or_unchanged(pipeline, part, each, lambda model: plan(model, inner), plan)  # noqa: B023
         plans.append((part.name, made))
     check_some(pipeline, plans)
     return joined(pipeline, path, kind, plans)
+
+
+def options_of(part: PipelinePart, options: Options) -> Options:
+    """The options of a part's GGUF: a denoiser has no tokenizer to leave out."""
+    if part.name in _DENOISERS and isinstance(options, GgufOptions | QuantizeOptions):
+        return replace(options, tokenizer=True)
+    return options
 
 
 def check_some(pipeline: Pipeline, plans: Sequence[tuple[str, Plan]]) -> None:

@@ -13,7 +13,14 @@ from weighbridge.adapters.remote.schemes import resolve_target
 from weighbridge.base.errors import UsageError
 from weighbridge.base.options import flag
 from weighbridge.conversion.options import QuantizeOptions, WriteOptions
-from weighbridge.conversion.pipelines.folder import PartPlanner, check_some, files_of_parts, gguf_or_unchanged, joined
+from weighbridge.conversion.pipelines.folder import (
+    PartPlanner,
+    check_some,
+    files_of_parts,
+    gguf_or_unchanged,
+    joined,
+    options_of,
+)
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.quantize import plan as quantizing
@@ -44,7 +51,9 @@ def plan_quantized(
     check_target(path, pipeline.whole.place.files, True)
     plans: list[tuple[str, Plan]] = []
     for part, each in pipeline.models:
-        quantize = partial(_quantize, path / part.name / f"{part.name}.gguf", ftype, options, write)
+        quantize = partial(
+            _quantize, path / part.name / f"{part.name}.gguf", ftype, options_of(part, options), write
+        )  # fmt: skip
         plans.append((part.name, gguf_or_unchanged(pipeline, part, each, quantize, plan)))
     check_some(pipeline, plans)
     whole = joined(pipeline, path, "gguf", plans)

@@ -127,6 +127,6 @@ def denoisers_of(pipeline: Pipeline) -> dict[str, DiffusionModel]:
     models = {part.name: each.diffusion for part, each in pipeline.models}
     found = {name: model for name, model in models.items() if model and model.denoises}
     if not found:
-        parts = ", ".join(f"{part.name} ({part.class_name})" for part, _ in pipeline.models)
+        parts = ", ".join(f"{part.name} ({part.class_name})" for part, each in pipeline.models if len(each.index))
         raise UnsupportedError(f"{pipeline.whole.place.path}: no table has the names of {parts}", hint=_HINT)
     return found

@@ -95,7 +95,7 @@ def without_place(model: OpenModel) -> list[Loss]:
     """Returns one loss per tensor of roles that a GGUF of the family lacks."""
     family = model.family
     unmapped = family.unmapped_roles("gguf", model.sizes, model.roles)
-    unused = [i for i in unmapped if family.rows[i[0]].zeros and family.rows[i[0]].kind == "position"]
+    unused = [i for i in unmapped if model.resolved.reads_no_row(i[0])]
     parts = (("it", [i for i in unmapped if i not in unused]), ("the rows that no token uses", unused))
     return [
         Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name)

@@ -7,16 +7,15 @@ or `_name_or_path` of config.json.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.models.config.pooling import pooling_type
+from weighbridge.models.llamacpp import RANK
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
     from weighbridge.models.arch.tables.schema import RerankEntry
     from weighbridge.models.model import OpenModel
-
-RANK: Final = 4  # llama.h `LLAMA_POOLING_TYPE_RANK`
 
 
 def rerank_of(family: Family) -> RerankEntry | None:
@@ -37,16 +36,16 @@ def is_named(config: Mapping[str, Any], family: Family) -> bool:
     return entry is not None and any(word in name for word in entry.names)
 
 
-def is_reranker(model: OpenModel) -> bool:
-    """Whether a folder's README.md or name marks it as a reranker."""
+def is_reranker(model: OpenModel, by_folder: bool = True) -> bool:
+    """Whether a folder's README.md, config.json or, with `by_folder`, name marks it as a reranker."""
     if model.format == "gguf" or (entry := rerank_of(model.family)) is None:
         return False
     readme = (model.place.read("README.md") or b"").decode("utf-8", "replace").lower()
-    folder = model.place.folder.resolve().name.lower()
-    by_folder = any(f"# {word}" in readme or word in folder for word in entry.names)
-    return by_folder or is_named(model.config, model.family)
+    folder = model.place.folder.resolve().name.lower() if by_folder else ""
+    return any(f"# {word}" in readme or word in folder for word in entry.names) or is_named(model.config, model.family)
 
 
-def pooling_of(model: OpenModel) -> int | None:
-    """Returns llama.cpp's number for a folder's pooling, or None if the folder declares none."""
-    return RANK if is_reranker(model) else pooling_type(model.place.read)
+def pooling_of(model: OpenModel, by_folder: bool = True) -> int | None:
+    """Returns llama.cpp's number for a folder's pooling, or None if the folder declares none. `by_folder`: also by its
+    name."""
+    return RANK if is_reranker(model, by_folder) else pooling_type(model.place.read)

@@ -110,9 +110,8 @@ def _of_pipeline(pipeline: Pipeline, layout: FilePlaces | None) -> dict[str, Log
             continue
         named = part_in_file(model, place)
         tensors |= _prefixed(_prefix(layout, part.name), named.tensors)
-        tensors |= {f"{part.name}.{name}": model.logical[name] for name in named.unknown}
-        if place.sidecar is not None:
-            tensors |= _prefixed(f"{part.name}.", part_in_file(model, place, sidecar=True).tensors)
+        unnamed = {name: model.logical[name] for name in named.unknown}
+        tensors |= _prefixed(f"{part.name}.", {**unnamed, **part_in_file(model, place, sidecar=True).tensors})
         folder = part.name.replace(_ENCODER, _TOKENIZER)
         if place.tokenizer and (data := tokenizer_in_file(pipeline.whole.read, folder, place.tokenizer)):
             tensors[TEXT_ENCODERS + place.tokenizer] = const(np.frombuffer(data, np.uint8), U8)

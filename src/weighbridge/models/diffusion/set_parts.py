@@ -61,7 +61,8 @@ def parts_of_set(model: OpenModel) -> SetParts:
     """The parts of ComfyUI's files. Raises UsageError if they are of several models, and UnsupportedError if no set of
     files of their model is known."""
     weights = zip(model.place.weights, model.index.files, strict=False)  # those of merged LoRAs follow
-    files = [SetFile(path, _model_of_file(model, path, source)) for path, source in weights]
+    opened = ((path, _model_of_file(model, path, source)) for path, source in weights)
+    files = [SetFile(path, each) for path, each in opened if each is not None]
     denoisers = _denoisers(model.place.path, [file for file in files if file.kind == DENOISERS])
     denoiser = denoisers[0].model.diffusion
     if denoiser is None or not denoiser.denoises:
@@ -87,10 +88,14 @@ def parts_of_set(model: OpenModel) -> SetParts:
     return SetParts(denoiser, layout, chosen, sidecar, tuple(file for file in files if file.path not in used))
 
 
-def _model_of_file(model: OpenModel, path: Path, source: Source) -> OpenModel:
-    """A file of the set, with the tensors that the set has: those changed by a LoRA too."""
+def _model_of_file(model: OpenModel, path: Path, source: Source) -> OpenModel | None:
+    """A file of the set, with the tensors that the set has: those that a LoRA changed, and without those that a slice
+    dropped. None if all are dropped."""
     place, index = Place(path, (path,), path.parent), opening.parse(source)
-    names = {entry.name: f"{path.parent.name}/{path.stem}.{entry.name}" for entry in index}
+    stored = {entry.name: f"{path.parent.name}/{path.stem}.{entry.name}" for entry in index}
+    names = {new: old for new, old in stored.items() if old in model.index.by_name}
+    if not names:
+        return None
     entries = (msgspec.structs.replace(model.index.by_name[old], name=new, file=0) for new, old in names.items())
     return OpenModel(place, replace(index, entries=tuple(entries)), nodes=RenamedTensors(model.stored, names))
 
@@ -103,6 +108,8 @@ def _denoisers(folder: Path, files: list[SetFile]) -> list[SetFile]:
     """The denoiser, or those of high and of low noise in this order."""
     if len(files) == 1:
         return files
+    if not files:
+        raise UsageError(f"{folder} has no tensors of a diffusion model", hint="name the file of another part itself")
     by_noise = [file for noise in _NOISE for file in files if f"{noise}_noise" in file.path.stem.lower()]
     if len(files) != len(by_noise) or len(files) != len(_NOISE) or by_noise[0] is by_noise[1]:
         raise UsageError(f"{folder} has {plural(len(files), 'diffusion model')}: {_names(files)}", hint=_ONE_MODEL)
@@ -118,15 +125,12 @@ def assign(parts: Mapping[str, PartPlace], files: Mapping[str, Collection[str]],
         named = [stem for stem in files if stem.lower().startswith(place.file)]
         if len(named) > 1:
             raise UsageError(f"{folder} has several files for {part}: {', '.join(named)}", hint=_ONE_MODEL)
-        if named:
-            assigned[part] = named[0]
+        assigned |= dict.fromkeys((part,), named[0]) if named else {}
     unnamed = {stem: names for stem, names in files.items() if stem not in assigned.values()}
-    progress = True
-    while progress:  # one that is recognised may leave only one for the next
-        progress = False
+    for _ in encoders:  # one that is recognised may leave only one for the next
         for part, place in encoders.items():
             marked = [stem for stem, names in unnamed.items() if marks().get(place.file) in names]
             if part not in assigned and len(marked) == 1:
-                assigned[part], progress = marked[0], True
+                assigned[part] = marked[0]
                 del unnamed[marked[0]]
     return assigned

@@ -1,14 +1,22 @@
-"""Decides whether llama.cpp (b11549) would load a GGUF as a model: its rules on keys, vocabulary and tensors. The
-needs of each architecture are in architectures.toml."""
+"""Decides whether llama.cpp (b11549) would load a GGUF as a model: its rules on keys, vocabulary and tensors; and which
+of its programs runs it. The needs and uses of each architecture are in architectures.toml."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any, Final
 
 from msgspec import Struct, convert
 
 from weighbridge.base.imports.tables import read_table
+
+RANK: Final = 4  # llama.h `LLAMA_POOLING_TYPE_RANK`
+#: Uses of GGUFs that llama-server runs. architectures.toml has the others, by architecture.
+TEXT: Final = "gguf"
+EMBEDDING: Final = "embedding"
+RERANKER: Final = "reranker"
+CLASSIFIER: Final = "classifier"
 
 
 class NamedTokens(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +49,7 @@ class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
     one_is_none: list[str]
     without_graph: list[str]
     parts: Mapping[str, str]
+    uses: Mapping[str, str]
     rotates_all: list[str]
     rope_scaling: list[str]
     max_experts: int
@@ -56,3 +65,21 @@ class LoaderTable(Struct, frozen=True, forbid_unknown_fields=True):
 def table() -> LoaderTable:
     """Returns the parsed architectures.toml."""
     return convert(read_table(__file__, "architectures.toml"), LoaderTable, strict=False)
+
+
+def use_of(keys: Mapping[str, Any]) -> str:
+    """Returns the use of a GGUF with this metadata.
+
+    As in tools/server, which answers /rerank only with `--reranking`, and aborts on encoder-decoders; tools/completion,
+    tools/tts and examples/diffusion run the others.
+    """
+    architecture = str(keys.get("general.architecture"))
+    if (use := table().uses.get(architecture)) is not None:
+        return use
+    pooling, labels = (keys.get(f"{architecture}.{key}") for key in ("pooling_type", "classifier.output_labels"))
+    if pooling == RANK or (labels is not None and len(labels) == 1):
+        return RERANKER
+    if labels is not None:
+        return CLASSIFIER
+    encodes = pooling is not None or keys.get(f"{architecture}.attention.causal") is False
+    return EMBEDDING if encodes else TEXT

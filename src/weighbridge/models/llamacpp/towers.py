@@ -213,10 +213,13 @@ class TowersModel(OpenModel):
 
 
 def alike(a: OpenModel, b: OpenModel) -> tuple[OpenModel, OpenModel]:
-    """Two models to compare: if one is an mmproj file and the other a folder, the folder's towers."""
+    """Two models to compare: if one is an mmproj file and the other a folder, the folder's towers; if one is the draft
+    model in the other's folder, this."""
     clips = [is_mmproj(model) for model in (a, b)]
     if clips[0] == clips[1]:
-        return a, b
+        from weighbridge.models.inner_draft import drafts_alike  # late: few models have one
+
+        return drafts_alike(a, b) if (a.format == "gguf") != (b.format == "gguf") else (a, b)
     pair = [model if model.format == "gguf" else TowersModel(**_fields(model)) for model in (a, b)]
     return pair[0], pair[1]
 

@@ -202,7 +202,8 @@ def _tensors(model: OpenModel, with_gguf: bool) -> tuple[bool, list[tuple[Tensor
     try:
         folded = with_gguf and model.format != "gguf" and model.resolved.folds
         view = model.resolved.as_in_gguf if folded else model.resolved.canonical
-        return True, [(canonical_role(name), node) for name, node in view.items()]
+        unused = model.resolved.unused
+        return True, [(canonical_role(name), node) for name, node in view.items() if name not in unused]
     except WeighbridgeError:
         rows = [(unknown_role(name), node) for name, node in model.logical.items()]
         return False, [

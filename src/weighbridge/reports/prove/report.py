@@ -21,12 +21,13 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.options import accepting
 from weighbridge.io.location import path_text
 from weighbridge.models.borrowed_config import with_given_config
+from weighbridge.models.llamacpp.towers import alike
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.models.whisper.forms import form_of
 from weighbridge.reports.options import ProveOptions
 from weighbridge.reports.prove import images, running, towers, values
 from weighbridge.reports.prove import static as fields
-from weighbridge.reports.prove.model import ProveReport
+from weighbridge.reports.prove.model import ProveCheck, ProveReport
 
 
 @accepting(ProveOptions)
@@ -45,16 +46,21 @@ def prove(src: str | os.PathLike[str], dst: str | os.PathLike[str], options: Pro
             raise UnsupportedError("wb prove compares language models, and these are Whispers", hint=hint)
         a, b = with_given_config((a, b), options.config)
         pair = towers.towers_of_pair(a, b)
+        left, right = pair or alike(a, b)
+        drafts = pair is None and (left is not a or right is not b)
+        a, b = left, right
         checks = [*(towers.checks(*pair) if pair else fields.checks(a, b))]
         notes: list[str] = []
         folded: bool | None = None
         if not options.static:
-            tensors = values.check(*(pair or (a, b)), options.jobs, progress)
+            tensors = values.check(a, b, options.jobs, progress)
             checks.append(tensors.check)
             folded = tensors.folded
             notes += tensors.notes
             if options.run and pair:
                 checks += images.checks(*pair, tensors.bounds)
+            elif options.run and drafts:
+                checks.append(ProveCheck("run", "not-checked", "no runtime runs a draft model without its target"))
             elif options.run:
                 checks += running.checks(a, b, tensors.bounds, running.Amounts(tokens, text), progress)
                 notes += running.notes(a, b)

@@ -13,6 +13,7 @@ from weighbridge.base.words import plural
 from weighbridge.containers.formats import PYTORCH
 from weighbridge.io.location import RemotePath, open_source
 from weighbridge.models.clients import MLX_VLM, client_of, loads
+from weighbridge.models.config import settings
 from weighbridge.models.joined_folder import linked_folder
 from weighbridge.models.model import open_weights
 from weighbridge.reports.prove import predictions
@@ -149,7 +150,10 @@ def _pair(a: OpenModel, b: OpenModel, runtime_a: RuntimeProcess, runtime_b: Runt
     folder = b if a.format == "gguf" else a
     names = folder.config.get("architectures") or [""]
     sizes = folder.sizes
-    lengths = (m.config.get(key) for m in (a, b) for key in ("max_position_embeddings", "n_positions", "n_ctx"))
+    lengths = [m.config.get(key) for m in (a, b) for key in ("max_position_embeddings", "n_positions", "n_ctx")]
+    if folder.config:  # some models have more rows for positions than a text can have tokens
+        stated = settings.of_config(folder.config, folder.family).values
+        lengths.append(stated.get(f"{folder.family.gguf}.context_length"))
     # llama.cpp uses longrope's long factors if its context exceeds the model's original one, transformers if the text
     # does. With a longer text both do.
     rope = folder.family.effective(folder.config).get("rope", {})

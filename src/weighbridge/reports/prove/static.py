@@ -12,9 +12,10 @@ from weighbridge.base.words import plural
 from weighbridge.models.clients import MLX_VLM, TRANSFORMERS, client_of, loads, packaging
 from weighbridge.models.config import settings
 from weighbridge.models.config.losses import config_losses
+from weighbridge.models.config.mapping import with_tokenizer_keys
 from weighbridge.models.config.reranker import pooling_of
 from weighbridge.models.tied_copies import copied_names
-from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf
+from weighbridge.models.tokenizer import Vocab, from_gguf, from_hf, to_gguf, with_codes
 from weighbridge.models.tokenizer.compare import vocab_differences
 from weighbridge.models.tokenizer.hf.read import VOCABULARY_FILES
 from weighbridge.reports.prove.model import ProveCheck, Verdict
@@ -155,7 +156,8 @@ def _loader_settings(model: OpenModel, other: OpenModel) -> settings.LoaderSetti
     if not model.config:
         raise UnsupportedError(f"{model.place.path} has no config.json")
     if reader in (TRANSFORMERS, MLX_VLM):
-        return settings.of_config(model.config, model.family, pooling_of(model))
+        # A copy of a folder may have another name.
+        return settings.of_config(model.config, model.family, pooling_of(model, by_folder=other.format == "gguf"))
     mlx_settings = settings.of_mlx(model.config, model.family)
     if mlx_settings is None:
         raise UnsupportedError(f"mlx-lm has no class for {model.config.get('model_type')}")
@@ -200,15 +202,16 @@ def _compare_vocabularies(source: Vocab, target: Vocab, incomplete: str) -> Prov
 
 def _vocabularies(a: OpenModel, b: OpenModel) -> tuple[Vocab, Vocab, str]:
     """Returns both tokenizers. If a pre-tokenizer is unknown, assumes the other's, and returns the reason."""
+    coded = "gguf" in (a.format, b.format)
     try:
-        source = _vocabulary(a, None)
+        source = _vocabulary(a, None, coded)
     except UnsupportedError as error:
-        target = _vocabulary(b, None)
-        return _vocabulary(a, target.pre), target, error.message
+        target = _vocabulary(b, None, coded)
+        return _vocabulary(a, target.pre, coded), target, error.message
     try:
-        return source, _vocabulary(b, None), ""
+        return source, _vocabulary(b, None, coded), ""
     except UnsupportedError as error:
-        return source, _vocabulary(b, source.pre), error.message
+        return source, _vocabulary(b, source.pre, coded), error.message
 
 
 def has_tokenizer(model: OpenModel) -> bool:
@@ -218,8 +221,14 @@ def has_tokenizer(model: OpenModel) -> bool:
     return not VOCABULARY_FILES.isdisjoint(model.place.names())
 
 
-def _vocabulary(model: OpenModel, pre: str | None) -> Vocab:
+def _vocabulary(model: OpenModel, pre: str | None, coded: bool) -> Vocab:
+    """Returns a model's tokenizer; `coded`: a folder's as a GGUF has it, with the codes of a model that speaks."""
     if model.format == "gguf":
         return from_gguf(model.metadata)
     rules = model.family.document.tokenizer
-    return from_hf(model.place.read, pre=pre, names=model.place.names(), rules=rules)
+    vocab = from_hf(model.place.read, pre=pre, names=model.place.names(), rules=rules)
+    if not (coded and rules is not None and rules.codes):
+        return vocab
+    vocab = with_codes(vocab, model.sizes.facts[rules.codes])
+    keys = with_tokenizer_keys(to_gguf(vocab), model.config, model.family)
+    return replace(from_gguf({key: kv.value for key, kv in keys.items()}), losses=vocab.losses)

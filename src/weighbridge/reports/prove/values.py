@@ -49,6 +49,10 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
     parts = parts_lacking(a, b)
     missing = _without_place(a, b, for_mlx)
     judged = _judge(compare(a, b, jobs=jobs, progress=progress), missing)
+    unused = _unused(a) | _unused(b)
+    if judged.faults and unused:
+        apart = _judge(compare(a, b, names="canonical", jobs=jobs, progress=progress), missing | unused)
+        judged = apart if len(apart.faults) < len(judged.faults) else judged
     folded: tuple[str, ...] = ()
     if judged.faults and (second := compare_folded(a, b, jobs=jobs, progress=progress)) is not None:
         again = _judge(second, missing)
@@ -66,7 +70,8 @@ def check(a: OpenModel, b: OpenModel, jobs: int | None, progress: Progress | Non
     except WeighbridgeError as error:
         notes.append(f"not compared: tensors that follow from the config: {error.message}")
     compared = {*comparison.a, *comparison.b}
-    notes += [f"left out: {name} has no place in the target" for name in sorted(left_out & compared)]
+    notes += [f"left out: {name} has no place in the target" for name in sorted(left_out & compared - unused)]
+    notes += [f"not compared: {name}, which no token uses" for name in sorted(left_out & compared & unused)]
     equal = sum(change.kind in ("equal", "type") for change in changes)
     message = f"{plural(len(changes), 'tensor')}, {equal:,} with equal values"
     if comparison.names == "logical" and comparison.a.keys().isdisjoint(comparison.b) and not (_fits(a) or _fits(b)):
@@ -85,6 +90,12 @@ def _fits(model: OpenModel) -> bool:
     with suppress(WeighbridgeError):
         return bool(model.resolved.canonical)
     return False
+
+
+def _unused(model: OpenModel) -> frozenset[str]:
+    with suppress(WeighbridgeError):
+        return model.resolved.unused
+    return frozenset()
 
 
 class _Judged(NamedTuple):

@@ -89,6 +89,7 @@ def list_models(
         model
         for place in roots_of(paths, elsewhere=True)
         for model in readers.get(place.store, folder_models)(place, unreadable)
+        if place.only in ("", model.name)
         if not filter or any(fnmatchcase(model.name, pattern) for pattern in filter)
     ]
     entries = [_entry(model) for model in models]
@@ -139,10 +140,7 @@ def _refs(folder: Path, above: str, unreadable: list[str]) -> Iterator[tuple[str
 
 
 def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
-    """Yields the model of each manifest, or that of an address."""
-    if place.address:
-        yield from _at_address(place, unreadable)
-        return
+    """Yields the model of each manifest."""
     paths = [place.root / "manifests"]
     for _ in ollama.OllamaName._fields:
         paths = [child for path in paths for child in _children(path, unreadable)]
@@ -161,19 +159,10 @@ def ollama_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredMo
         yield StoredModel("ollama", str(name), f"ollama://{name}", weights, files)
 
 
-def _at_address(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
-    name = ollama.name_of(place.address)
-    if isinstance(place.root, RemotePath):
-        yield StoredModel("ollama", str(name), f"ollama://{name}", place.root, (place.root,))
-        return
-    store = StorePlace("ollama", Path(os.fspath(place.root)).parent.parent)  # of ROOT/blobs/DIGEST
-    yield from (model for model in ollama_models(store, unreadable) if model.name == str(name))
-
-
 def folder_models(place: StorePlace, unreadable: list[str]) -> Iterator[StoredModel]:
     """Yields the models at and below a folder, at most three folders deep. Nested stores are listed separately."""
     if place.root.is_file():
-        yield StoredModel(place.store, place.root.name, str(place.root), place.root, (place.root,))
+        yield StoredModel(place.store, place.only or place.root.name, str(place.root), place.root, (place.root,))
         return
     for folder in _folders(place.root, DEPTH, unreadable):
         title = folder.relative_to(place.root).as_posix() if folder != place.root else ""

@@ -21,11 +21,11 @@ DEPTH: Final = 3
 
 
 class StorePlace(NamedTuple):
-    """A root folder and its kind of store. `address`: the address of one model of Ollama's, whose weights `root` is."""
+    """A root folder and its kind of store. `only`: the name of the one model that was asked for."""
 
     store: str
     root: Path
-    address: str = ""
+    only: str = ""
 
 
 def hub_roots() -> Iterator[Path]:
@@ -81,7 +81,9 @@ def roots_of(paths: Sequence[str | os.PathLike[str]], *, elsewhere: bool = False
         if not root.exists():
             raise FileNotFoundError(2, "no such file or folder", str(root))
         if elsewhere and (address := os.fspath(path)).startswith(_OLLAMA):
-            roots.setdefault(Path(address), StorePlace("ollama", root, address))
+            name, is_here = str(ollama.name_of(address)), not isinstance(root, RemotePath)
+            store = Path(os.fspath(root)).parent.parent if is_here else root  # of ROOT/blobs/DIGEST
+            roots.setdefault(Path(address), StorePlace("ollama" if is_here else FOLDER, store, name))
             continue
         kind = kind_of(root)
         for place in (StorePlace(kind, root), *(_stores_below(root, DEPTH) if kind == FOLDER else ())):

@@ -24,8 +24,9 @@ from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.config import settings
 from weighbridge.models.config.keys import is_list
 from weighbridge.models.config.pooling import pooling_type
-from weighbridge.models.config.reranker import RANK, is_named, pooling_of
+from weighbridge.models.config.reranker import is_named, pooling_of
 from weighbridge.models.config.settings import LoaderSettings
+from weighbridge.models.llamacpp import RANK
 from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.base import KeptLayers, Transformed
 from weighbridge.models.transform.layer_stack import without_layer

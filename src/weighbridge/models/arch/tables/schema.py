@@ -384,7 +384,7 @@ class InnerDraftEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     prefix: Annotated[str, _doc("prefix of its tensors' names; a number of its blocks follows")]
     architecture: Annotated[str, _doc("its class")]
-    key: Annotated[str, _doc("key of config.json that the folders with it have")]
+    keys: Annotated[Words, _doc("keys of config.json that it needs; only folders with it have the first")]
 
 
 class OverruledEntry(Struct, frozen=True, forbid_unknown_fields=True):
