@@ -115,9 +115,8 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
         dropped = {row.to_hf(str(loss.tensor)) for loss in plan.losses if "left out" in loss.message}
         plan.run()
     wb.convert(tmp_path / "out", tmp_path / "back", to="hf")
-    assert (
-        not {"quantization", "quantization_config"} & json.loads((tmp_path / "back" / "config.json").read_text()).keys()
-    )
+    settings = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert not {"quantization", "quantization_config"} & settings.keys()
     before, after = tensors(folder), tensors(tmp_path / "back")
     if name == "internvl-silu":  # comes back under the names of transformers 5
         before = {row.to_hf(row.to_mlx(tensor)): array for tensor, array in before.items()}
@@ -396,6 +395,7 @@ WHOLE = [
     ("inkling", "language_model.model.layers.1.mlp.shared_experts.down_proj.weight", [64, 63]),
     ("inkling", "language_model.model.layers.1.self_attn.qkvr_proj.weight", [190, 64]),
     ("inkling", "language_model.model.layers.1.self_attn.o_proj.weight", [64]),
+    ("inkling", "language_model.model.layers.0.mlp.up_proj.weight", [96, 0]),
 ]
 
 
@@ -422,6 +422,26 @@ def test_factors_of_experts_other_than_1_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=re.escape(f"{name} scales experts")):
         wb.convert(out, tmp_path / "back", to="hf")
     assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("factors", [np.ones(3, np.int32), np.ones((1 << 16) + 1, np.float32)], ids=["I32", "65537"])
+def test_damaged_factors_of_experts_are_an_error(factors: np.ndarray, tmp_path: Path) -> None:
+    out = convert(write_folder(case("inkling"), tmp_path / "m"), tmp_path / "out")
+    stored = tensors(out) | {"language_model.model.layers.2.mlp.switch_mlp.out_scale": factors}
+    for path in out.glob("*.safetensors*"):
+        path.unlink()
+    save_file(stored, out / "model.safetensors", {"format": "mlx"})
+    with pytest.raises(FormatError, match="no factor for each expert"):
+        wb.convert(out, tmp_path / "back", to="hf")
+
+
+@pytest.mark.parametrize("shape", [[1 << 40, 2, 0], [0, 64, 64]])
+def test_a_stack_without_a_plausible_number_of_experts_is_an_error(shape: list[int], tmp_path: Path) -> None:
+    found = case("inkling")
+    found["names"]["model.llm.layers.1.mlp.experts.w13_weight"] = shape
+    with pytest.raises(FormatError, match="number of experts"):
+        convert(write_folder(found, tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_packed_experts_whose_rows_alternate_are_refused(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ MEMORY: Final = 192 * MIB
 # number itself needs a bound.
 VOCABULARY: Final = 1 << 21
 RANK_BYTES: Final = 1024  # bytes of one token in a rank file: the longest published ones are rows of 512 spaces
+# Experts of one layer whose factors are read or made. The largest models known have some hundreds.
+EXPERTS: Final = 1 << 16
 # Tensor names generated from a config's sizes. The largest models known (384 experts, 61 layers) need some 200,000.
 MAPPED_TENSORS: Final = 2_000_000
 # Layers of a model: lists have one item per layer. The deepest known models have some 200; llama.cpp supports 512.

@@ -27,6 +27,7 @@ _KERAS_HUB: Final = "KerasHub's names are replaced by those of the family"
 _KERAS_EMBEDDING: Final = "layers/reversible_embedding/vars/0"
 _MAXTEXT_EMBEDDING: Final = "token_embedder.embedding"
 _CTRANSLATE2: Final = "CTranslate2's names are replaced by those of the family"
+_PACKED: Final = ("quantization", "quantization_config")  # settings of tensors that are decoded
 _TRAINERS: Final = ("_orig_mod.", "module.")
 _WRAPPERS: Final = (*_TRAINERS, "base_model.model.")
 
@@ -205,7 +206,10 @@ def unwrapped_folder(model: OpenModel) -> tuple[OpenModel, list[str]]:
 
         renamed, notes = found
         named = renamed.resolved.save_all("hf") if renamed.described else renamed.logical
-        return with_nodes(renamed, {name: as_node(tensor) for name, tensor in named.items()}), notes
+        plain = with_nodes(renamed, {name: as_node(tensor) for name, tensor in named.items()})
+        kept = {key: value for key, value in plain.config.items() if key not in _PACKED}
+        texts = {"config.json": json.dumps(kept, indent=2).encode()} if len(kept) < len(plain.config) else {}
+        return replace(plain, texts={**plain.texts, **texts}), notes
     parts = {e.name.partition(".")[0] for e in model.index}
     with suppress(WeighbridgeError):  # no family, or an unreadable config
         if len(parts) == 1 and not parts & {name.partition(".")[0] for name in model.family.names("hf", model.sizes)}:

@@ -299,7 +299,7 @@ def _from_mlx(model: OpenModel, renamed: Sequence[str]) -> tuple[OpenModel, list
         return None
     if not model.described:
         if renamed:
-            return model, []
+            return None
         raise UnsupportedError(
             f"{model.place.path} is in MLX's form, and no table has the names that other programs read",
             hint="leave --to out, and the copy stays in MLX's form; --arch-file adds a table",

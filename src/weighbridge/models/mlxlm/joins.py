@@ -8,13 +8,16 @@ without_joins(rows, tensors)  the inverse
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
+from weighbridge.base import limits
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.spec import Spec
 from weighbridge.base.words import plural
 from weighbridge.models.stored_tensors import Dropped
 
@@ -283,7 +286,7 @@ class AlternateRows(Struct, frozen=True, forbid_unknown_fields=True):
 
         nodes = [as_node(part) for part in parts]
         *lead, rows, columns = nodes[0].spec.shape if len(nodes[0].spec.shape) > 1 else (0, 1)
-        if nodes[0].spec.shape != nodes[1].spec.shape or rows < 1:
+        if nodes[0].spec.shape != nodes[1].spec.shape or not rows * columns:
             raise FormatError(f"{name} and its part have different shapes")
         if self.flat:
             lead = [_size(config, self.flat)]
@@ -431,15 +434,16 @@ def without_joins(
 
 def with_ones(rows: Mapping[str, Sequence[str]], tensors: Mapping[str, LogicalTensor]) -> dict[str, LogicalTensor]:
     """The vectors of ones of each tensor that a row belongs to, as long as its first axis."""
-    import numpy as np  # late: numpy
+    from weighbridge.tensors.nodes import Const, strided  # late: numpy
 
-    from weighbridge.tensors.nodes import const
-
+    one = Const(Spec((1,), F32), struct.pack("<f", 1))
     out: dict[str, LogicalTensor] = {}
     for end, vectors in rows.items():
         for name in [name for name in tensors if name.endswith(end)]:
-            ones = const(np.ones(tensors[name].spec.shape[0], np.float32), F32)
-            out |= {name.removesuffix(end) + vector: ones for vector in vectors}
+            count = (*tensors[name].spec.shape, 0)[0]
+            if not 0 < count <= limits.EXPERTS:
+                raise FormatError("no plausible number of experts", field=name, found=count)
+            out |= {name.removesuffix(end) + vector: strided(one, 0, [count], [0]) for vector in vectors}
     return out
 
 
@@ -451,6 +455,8 @@ def ones_of(rows: Mapping[str, Sequence[str]], tensors: Mapping[str, Node]) -> d
     out: dict[str, Dropped] = {}
     for name in [name for name in tensors if name.endswith(ends)] if ends else []:
         node = tensors[name]
+        if node.spec.dtype.kind is not Kind.FLOAT or node.spec.elements > limits.EXPERTS:
+            raise FormatError(f"{name} has no factor for each expert: it is {node.spec}")
         if (cast(node, F32).read_all().view("<f4") != 1).any():
             raise UnsupportedError(
                 f"{name} scales experts, and no Hugging Face folder has a tensor for that",

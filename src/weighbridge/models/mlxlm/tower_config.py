@@ -149,12 +149,10 @@ def _respelled(
         key = row.removesuffix("!")
         first, *inner = key.split(".")
         value = _first(stated, places.split()) if isinstance(places, str) else places
-        if value_in(stated, [first, *inner]) is not None or whole.get(key) is not None:
-            if row != key and value is not None:
-                out[key] = value
-        elif value is not None:
+        is_set = value_in(stated, [first, *inner]) is not None or whole.get(key) is not None
+        if value is not None and (row != key or not is_set):
             out[first] = {**(out.get(first) or stated.get(first) or {}), inner[0]: value} if inner else value
-        else:
+        elif not is_set:
             missing.append(f"{part}{key}")
     return out
 

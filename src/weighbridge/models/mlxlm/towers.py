@@ -359,7 +359,6 @@ def hf_tensors(names: TowerNames, tensors: Mapping[str, LogicalTensor]) -> tuple
             renamed = {name: new for name in tensors if (new := row.in_hf(name)) is not None}
             out |= {names.to_hf(new): as_node(tensors[name]) for name, new in renamed.items()}
             used |= set(renamed)
-            continue
         named = [name for name in tensors if name.startswith(row.within) and name.endswith(row.mlx[0])]
         for name in [name for name in named if name not in used]:
             start = name.removesuffix(row.mlx[0])
