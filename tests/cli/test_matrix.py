@@ -111,7 +111,7 @@ VALUES: Mapping[str, str] = {
     "--drop": "*norm*", "--get": "general.architecture", "--set": "c=d", "--set-array": "e=i32:[1]",
     "--device": "rtx3060", "--context": "1k", "--parallel": "3", "--cache-type": "q8_0",
     "--runtime": "vllm", "--type": "Q8_0", "--kv": "general.basename=mine", "--target-model": "FOLDER",
-    "--task-adapter": "separation",
+    "--task-adapter": "separation", "--text-model": "FOLDER",
     "--text": "TYPES", "--tokens": "7", "--runner": "ray", "--address": "auto", "--shard": "2/3",
     "--nodes": "7", "--cores": "9", "--network": "0.001", "--node-price": "99999", "--read-price": "99999",
     "--write-price": "99999", "--egress-price": "99999", "--calibrate": "1", "--ubatch": "64", "--remove": "format",
