@@ -106,8 +106,8 @@ class LeftoverWarning(UserWarning):
 #: Options without a value.
 FLAGS: Final = frozenset(
     """all-parts allow-dangerous allow-expand allow-guarded allow-requantize chat comfy-folders create-pr dense-modules
-    ema flash-attention hard-link keep-split leave-output-tensor overwrite parents parse-special private pure renumber
-    replace-folder rerank resume static sym towers values vocab-only with-mmproj""".split()  # noqa: SIM905
+    draft ema flash-attention hard-link keep-split leave-output-tensor overwrite parents parse-special private pure
+    renumber replace-folder rerank resume static sym towers values vocab-only with-mmproj""".split()  # noqa: SIM905
 )
 #: Options that Python spells otherwise.
 RENAMED: Final = {
