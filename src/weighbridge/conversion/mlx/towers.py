@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.errors import UnsupportedError
@@ -35,9 +35,6 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.transform.text_config import text_path
 from weighbridge.packings.write import packers
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, flat_range
-
-#: Ends of names of a language model's output.
-_OUTPUTS: Final = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
 
 
 def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
@@ -82,10 +79,9 @@ def to_mlx_vlm(model: OpenModel, options: MlxTowersOptions) -> PlanBuilder:
     if names.head and names.head[0] in tensors and names.head[1] not in tensors:
         tensors[names.head[1]] = tensors[names.head[0]]
     _refuse_incomplete(names, tensors)
-    if names.is_tied(ties_output(model)):
-        for name in [name for name in tensors if name == "lm_head.weight" or name.endswith(_OUTPUTS)]:
-            del tensors[name]
-            draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it: its output is the embedding", name))
+    for name in names.tied_outputs(tensors, ties_output(model)):
+        del tensors[name]
+        draft.losses.append(Loss("left out: mlx-vlm's class doesn't read it: its output is the embedding", name))
     tensors = _as_read(names, tensors, text, draft)
     modules = _add_tensors(names, tensors, weight_dtype(model, options), overall, draft)
     add_side_files(model, draft, without=("config.json", *model.texts))

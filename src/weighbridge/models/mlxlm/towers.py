@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 #: Where a key's value is, or the value.
 Value: TypeAlias = str | bool | int | float | list[int]
+#: The name of a language model's output, and how those of parts end.
+_OUTPUT: Final = "lm_head.weight"
+_OUTPUTS: Final = ("language_model.lm_head.weight", "language_model.model.lm_head.weight")
 _LAYER: Final = re.compile(r"language_model\.model\.layers\.([0-9]+)\.")
 
 
@@ -139,10 +142,12 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
         tower = config.get("vision_config")
         return not (self.sees and isinstance(tower, Mapping)) or tower.get("model_type") in self.sees
 
-    def is_tied(self, stated: bool | None) -> bool:
-        """Whether the class has no output of its own because config.json ties it (`stated`) to the embedding. Rows of
-        `unread` with `tied` decide themselves."""
-        return stated is True and not (self.head or self.kind in table().untied or any(row.tied for row in self.unread))
+    def tied_outputs(self, names: Iterable[str], stated: bool | None) -> list[str]:
+        """mlx-vlm's names of outputs that the class lacks because config.json ties them (`stated`) to the embedding.
+        Rows of `unread` with `tied` decide themselves."""
+        if not stated or self.head or self.kind in table().untied or any(row.tied for row in self.unread):
+            return []
+        return [name for name in names if name == _OUTPUT or name.endswith(_OUTPUTS)]
 
     def has_towers(self, names: Iterable[str]) -> bool:
         """Whether names of MLX are those of a whole model; mlx-lm reads the language model alone."""

@@ -14,7 +14,7 @@ from weighbridge.base.words import plural
 from weighbridge.models.arch.config import value_at
 from weighbridge.models.borrowed_config import read_alike
 from weighbridge.models.clients import MLX_LM, MLX_VLM, client_of
-from weighbridge.models.mlxlm.towers import tower_names
+from weighbridge.models.mlxlm.towers import ties_output, tower_names
 from weighbridge.models.transform.text_config import text_path
 from weighbridge.models.wrapped import named_alike, parts_lacking
 from weighbridge.reports.diff.model import TensorChange
@@ -138,11 +138,13 @@ def _unread_by_mlx_vlm(source: OpenModel) -> set[str]:
     resolved = source.resolved
     places = source.family.expansion(source.dialect, source.sizes, resolved.prefix).places
     text = value_at(source.config, text_path(source))
-    unread = [name for name in source.logical if towers.is_unread(towers.to_mlx(name), text)]
+    named = {towers.to_mlx(name): name for name in source.logical}
+    tied = towers.tied_outputs(named, ties_output(source))
+    unread = [old for name, old in named.items() if name in tied or towers.is_unread(name, text)]
     lost = [instance for name in unread if name in places for instance in places[name].instances]
     others = [name for name in unread if name in resolved.others]
-    named = source.family.holding("canonical", source.sizes, resolved.canonical, lost)
-    return {*named, *others, *map(towers.to_mlx, others)}
+    canonical = source.family.holding("canonical", source.sizes, resolved.canonical, lost)
+    return {*canonical, *others, *map(towers.to_mlx, others)}
 
 
 def _derived_faults(config: OpenModel, gguf: OpenModel) -> Iterator[str]:
