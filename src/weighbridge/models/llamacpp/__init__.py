@@ -81,5 +81,7 @@ def use_of(keys: Mapping[str, Any]) -> str:
         return RERANKER
     if labels is not None:
         return CLASSIFIER
+    if f"{architecture}.decision.type" in keys:  # for which the server sets its flags itself
+        return TEXT
     encodes = pooling is not None or keys.get(f"{architecture}.attention.causal") is False
     return EMBEDDING if encodes else TEXT
