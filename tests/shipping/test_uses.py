@@ -28,7 +28,7 @@ SERVED = {
     "gemmaembedding": ("embedding", "embeddings"),
 }
 #: case -> the use of its GGUF, which llama-server doesn't run
-OTHERS = {"t5": "encoder-decoder", "qwen3-tts": "speech", "llada": "diffusion"}
+OTHERS = {"t5": "encoder-decoder", "qwen3-tts": "speech", "llada": "block diffusion"}
 SERVER = """
 import json, os, sys, xllamacpp as x
 path, flags, endpoint = sys.argv[1], sys.argv[2].split(), sys.argv[3]

@@ -39,7 +39,9 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _OTHER_PROGRAMS: Final = {
     "encoder-decoder": "llama-completion -m {path} -p TEXT",
     "speech": "llama-tts -m {path} --mmproj {mmproj} -p TEXT --output SOUND.wav",
-    "diffusion": "llama-diffusion-cli -m {path} -p TEXT",
+    # One of the two options is needed: the schedule that the model was trained for (examples/diffusion/README.md).
+    "diffusion": "llama-diffusion-cli -m {path} -p TEXT --diffusion-eps 0.001",
+    "block diffusion": "llama-diffusion-cli -m {path} -p TEXT --diffusion-block-length 32",
     "draft": "llama-server -m TARGET.gguf -md {path}",
     "adapter gguf": "llama-server -m BASE.gguf --lora {path}",
 }
