@@ -148,8 +148,10 @@ class ResolvedModel:
     @cached_property
     def unused(self) -> frozenset[str]:
         """The names in `canonical` of rows of a table of positions that no token uses."""
+        if "canonical" not in self.family.dialects:  # of a projector, whose names here are those of a GGUF
+            return frozenset()
         instances = [instance for instance in self.roles if self.reads_no_row(instance[0])]
-        return frozenset(self.family.holding("canonical", self.sizes, self.canonical, instances) if instances else ())
+        return frozenset(self.family.holding("canonical", self.sizes, self.canonical, instances))
 
     @cached_property
     def folds(self) -> bool:
