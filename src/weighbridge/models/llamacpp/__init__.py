@@ -3,7 +3,7 @@ of its programs runs it. The needs and uses of each architecture are in architec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -77,10 +77,10 @@ def use_of(keys: Mapping[str, Any]) -> str:
     if (use := table().uses.get(architecture)) is not None:
         return use
     pooling, labels = (keys.get(f"{architecture}.{key}") for key in ("pooling_type", "classifier.output_labels"))
-    if pooling == RANK or (labels is not None and len(labels) == 1):
+    if pooling == RANK:
         return RERANKER
-    if labels is not None:
-        return CLASSIFIER
+    if isinstance(labels, Sequence) and not isinstance(labels, str):
+        return RERANKER if len(labels) == 1 else CLASSIFIER
     if f"{architecture}.decision.type" in keys:  # for which the server sets its flags itself
         return TEXT
     encodes = pooling is not None or keys.get(f"{architecture}.attention.causal") is False
