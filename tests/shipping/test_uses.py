@@ -133,3 +133,13 @@ def test_each_use_has_a_command() -> None:
 def test_the_keys_decide_the_use(keys: dict[str, Any], use: str) -> None:
     named = {f"bert.{key}": value for key, value in keys.items()}
     assert use_of({"general.architecture": "bert", **named}) == use
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_wb_choose_names_the_program(name: str, ggufs: Any) -> None:
+    path, line = ggufs(name)
+    for model in (path, path.with_suffix("")):
+        last = wb.choose(model=model, runtime="llama.cpp").commands[-1]
+        assert shlex.split(last)[0] == shlex.split(line)[0]
+        with pytest.raises(UnsupportedError, match=OTHERS[name]):
+            wb.choose(model=model, runtime="ollama")
