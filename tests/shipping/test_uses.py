@@ -143,3 +143,10 @@ def test_wb_choose_names_the_program(name: str, ggufs: Any) -> None:
         assert shlex.split(last)[0] == shlex.split(line)[0]
         with pytest.raises(UnsupportedError, match=OTHERS[name]):
             wb.choose(model=model, runtime="ollama")
+
+
+@pytest.mark.parametrize(("name", "text", "scores"), [("bert-rank", " TEXT", True), ("gemmaembedding", " TEXT", False)])
+def test_ollama_is_given_a_text_to_embed(name: str, text: str, scores: bool, ggufs: Any, tmp_path: Path) -> None:
+    report = wb.ship("ollama", ggufs(name)[0], "mine", store=tmp_path / "store")
+    assert report.run == (f"ollama run mine:latest{text}",)
+    assert any("no scores" in note for note in report.notes) == scores
