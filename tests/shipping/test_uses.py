@@ -99,9 +99,9 @@ def test_models_of_other_programs_are_refused_by_servers(name: str, ggufs: Any, 
     assert not line.startswith("llama-server")
     with wb.plan_convert(path.with_suffix(""), tmp_path / "copy", to="hf", dtype="bf16") as plan:
         assert how_to_run(plan) is None
-    for target in ("llama-server", "ollama"):
+    for target in ("llama-server", "ollama", "lmstudio"):
         with pytest.raises(UnsupportedError, match=OTHERS[name]) as error:
-            wb.ship(target, path, "name", store=tmp_path / "store" if target == "ollama" else None)
+            wb.ship(target, path, "name", store=None if target == "llama-server" else tmp_path / "store")
         assert error.value.hint == line
 
 
