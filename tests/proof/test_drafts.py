@@ -288,8 +288,8 @@ def test_a_draft_is_quantized_from_its_target_s_folder(inside: Path, tmp_path: P
     [
         ({"target_model": "."}, "target_model doesn't apply with draft"),
         ({"with_mmproj": True}, "with_mmproj=True doesn't apply with draft"),
-        ({"mmproj": True}, "draft doesn't apply to an mmproj file"),
-        ({"to": "hf"}, "draft doesn't apply to a Hugging Face folder"),
+        ({"mmproj": True}, "draft=True doesn't apply to an mmproj file"),
+        ({"to": "hf"}, "draft=True doesn't apply to a Hugging Face folder"),
     ],
 )
 def test_options_of_other_files_are_refused(options: dict[str, Any], reason: str, inside: Path, tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_options_of_other_files_are_refused(options: dict[str, Any], reason: str
 
 @pytest.mark.parametrize("name", ["deepseek4", "dspark-deepseek4"])
 def test_a_folder_without_a_draft_is_refused(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="draft doesn't apply to DeepseekV4"):
+    with pytest.raises(UsageError, match="draft=True doesn't apply to DeepseekV4"):
         wb.convert(folder(name), tmp_path / "x.gguf", draft=True)
 
 
