@@ -127,6 +127,7 @@ def test_each_use_has_a_command() -> None:
     [({}, "gguf"), ({"pooling_type": 1}, "embedding"), ({"pooling_type": 4}, "reranker"),
      ({"attention.causal": False}, "embedding"), ({"classifier.output_labels": ["LABEL_0"]}, "reranker"),
      ({"classifier.output_labels": ["bad", "good"]}, "classifier"),
+     ({"classifier.output_labels": 7, "pooling_type": "x"}, "embedding"),
      ({"attention.causal": False, "pooling_type": 1, "decision.type": "laya"}, "gguf"),
      ({"classifier.output_labels": ["yes", "no"], "pooling_type": 4}, "reranker")],
 )  # fmt: skip
