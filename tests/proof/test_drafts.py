@@ -314,7 +314,7 @@ def test_options_of_other_files_are_refused(options: dict[str, Any], reason: str
 
 @pytest.mark.parametrize("name", ["deepseek4", "dspark-deepseek4"])
 def test_a_folder_without_a_draft_is_refused(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="draft doesn't apply to DeepseekV4"):
+    with pytest.raises(UsageError, match="draft=True doesn't apply to DeepseekV4"):
         wb.convert(folder(name), tmp_path / "x.gguf", draft=True)
 
 

@@ -141,10 +141,28 @@ def test_each_use_has_a_command() -> None:
     [({}, "gguf"), ({"pooling_type": 1}, "embedding"), ({"pooling_type": 4}, "reranker"),
      ({"attention.causal": False}, "embedding"), ({"classifier.output_labels": ["LABEL_0"]}, "reranker"),
      ({"classifier.output_labels": ["bad", "good"]}, "classifier"),
+     ({"classifier.output_labels": 7, "pooling_type": "x"}, "embedding"),
      ({"attention.causal": False, "pooling_type": 1, "decision.type": "laya"}, "gguf"),
      ({"classifier.output_labels": ["yes", "no"], "pooling_type": 4}, "reranker"),
-     ({"classifier.output_labels": 5}, "gguf"), ({"classifier.output_labels": "ab"}, "gguf")],
+     ({"classifier.output_labels": "ab"}, "gguf")],
 )  # fmt: skip
 def test_the_keys_decide_the_use(keys: dict[str, Any], use: str) -> None:
     named = {f"bert.{key}": value for key, value in keys.items()}
     assert use_of({"general.architecture": "bert", **named}) == use
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_wb_choose_names_the_program(name: str, ggufs: Any) -> None:
+    path, line = ggufs(name)
+    for model in (path, path.with_suffix("")):
+        last = wb.choose(model=model, runtime="llama.cpp").commands[-1]
+        assert shlex.split(last)[0] == shlex.split(line)[0]
+        with pytest.raises(UnsupportedError, match=OTHERS[name]):
+            wb.choose(model=model, runtime="ollama")
+
+
+@pytest.mark.parametrize(("name", "text", "scores"), [("bert-rank", " TEXT", True), ("gemmaembedding", " TEXT", False)])
+def test_ollama_is_given_a_text_to_embed(name: str, text: str, scores: bool, ggufs: Any, tmp_path: Path) -> None:
+    report = wb.ship("ollama", ggufs(name)[0], "mine", store=tmp_path / "store")
+    assert report.run == (f"ollama run mine:latest{text}",)
+    assert any("no scores" in note for note in report.notes) == scores

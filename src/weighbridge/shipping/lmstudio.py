@@ -99,7 +99,7 @@ def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root:
     notes: tuple[str, ...] = ()
     if model.format == "gguf":
         towers, notes = find_towers(request.path, model, request.options.mmproj)
-        server_flags(request.path, model.metadata, place.weights[0], towers)
+        server_flags(request.path, model.metadata, place.weights[0], towers)  # it runs what llama-server runs
         copies += [_projector(towers, folder)] if towers else []
     if (verdict := loads(model)).why:
         report, notes = replace(report, run=()), (*notes, f"{verdict.client} won't load it: {verdict.why}")

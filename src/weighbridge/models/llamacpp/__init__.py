@@ -77,10 +77,11 @@ def use_of(keys: Mapping[str, Any]) -> str:
     if (use := table().uses.get(architecture)) is not None:
         return use
     pooling, labels = (keys.get(f"{architecture}.{key}") for key in ("pooling_type", "classifier.output_labels"))
-    if pooling == RANK:
+    count = len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 0
+    if pooling == RANK or count == 1:
         return RERANKER
-    if isinstance(labels, Sequence) and not isinstance(labels, str):
-        return RERANKER if len(labels) == 1 else CLASSIFIER
+    if count:
+        return CLASSIFIER
     if f"{architecture}.decision.type" in keys:  # for which the server sets its flags itself
         return TEXT
     encodes = pooling is not None or keys.get(f"{architecture}.attention.causal") is False
