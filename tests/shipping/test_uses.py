@@ -119,6 +119,21 @@ def test_models_of_other_programs_are_refused_by_servers(name: str, ggufs: Any, 
     assert error.value.hint == f"wb convert {path.with_suffix('')} model.gguf prints the command that runs it"
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_card_of_models_of_other_programs_fetches_the_file_first(name: str, ggufs: Any, tmp_path: Path) -> None:
+    path, line = ggufs(name)
+    size = (path.stat().st_size * 3) // 4
+    for folder, options in (("one", {}), ("shards", {"max_shard_size": size})):
+        target = tmp_path / folder / ("" if options else path.name)
+        wb.convert(path, target, to="gguf", parents=True, **options)
+        first = min(path.name for path in (tmp_path / folder).iterdir())
+        report = wb.plan_ship("hub", tmp_path / folder, "me/model").report
+        assert report.run == ("hf download me/model --local-dir .", line.replace(str(path), first))
+    report = wb.plan_ship("hub", path.with_suffix(""), "me/model").report
+    assert report.run == ()
+    assert "Run it" not in str(report.text)
+
+
 @pytest.mark.costly
 @pytest.mark.oracle
 def test_the_server_ends_on_an_encoder_decoder(ggufs: Any) -> None:

@@ -36,20 +36,21 @@ _TASK_OF_USE: Final = {
 _TAGS: Final = {"gguf": ["gguf"], "mlx": ["mlx"], "mlx with towers": ["mlx"], "ggml": ["whisper.cpp"]}
 #: The task of sentence-transformers' folders.
 EMBEDS: Final = "sentence-similarity"
-_RANK: Final = 4  # llama.cpp's pooling of rerankers
 _HUB: Final = re.compile(r"(?:https?://huggingface\.co/)?([\w.-]+/[\w.-]+?)/?")
 _BODY: Final = re.compile(rb"\A---\n.*?\n---\n", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class CardFile:
-    """A file with weights. `type`: its file type, or empty. `bits`: per weight. `towers`: an mmproj file's."""
+    """A file with weights, or all shards. `type`: its file type, or empty. `bits`: per weight. `towers`: an mmproj
+    file's. `first`: the first of several shards."""
 
     name: str
     type: str
     bytes: int
     bits: float
     towers: bool = False
+    first: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,8 @@ def _body(facts: CardFacts, fields: Mapping[str, Any]) -> Iterator[str]:
         yield f"{sentence.format(f'[{base}](https://huggingface.co/{base})')}.\n"
     yield from _file_table(facts)
     yield from _measurements(facts.measured)
-    yield "## Run it\n"
-    yield "```"
-    yield from commands(facts)
-    yield "```\n"
+    if lines := commands(facts):
+        yield from ("## Run it\n", "```", *lines, "```\n")
     yield from _prompt_format(facts)
     yield f"Made with Weighbridge {__version__}."
 
@@ -185,12 +184,14 @@ def commands(facts: CardFacts) -> tuple[str, ...]:
     if facts.kind == "peft":
         name = repository.partition("/")[2]
         return (f"vllm serve {facts.base_model or 'BASE'} --enable-lora --lora-modules {name}={repository}",)
-    if facts.kind != "gguf":
-        return tuple(filter(None, [run_line(facts.kind, repository)]))
-    tag = next((f":{f.type}" for f in facts.files if f.type), "")
     use = use_of(facts.keys)
+    if facts.kind != "gguf":
+        return tuple(filter(None, [run_line(facts.kind, repository)])) if use in FLAGS else ()
     if use not in FLAGS:
-        return tuple(filter(None, [run_line(use, file)]))
+        towers = next((other.name for other in facts.files if other.towers), "")
+        line = run_line(use, facts.files[0].first or facts.files[0].name, towers)
+        return (f"hf download {repository} --local-dir .", *([line] if line else []))
+    tag = next((f":{f.type}" for f in facts.files if f.type), "")
     served = " ".join(("llama-server", "-hf", f"{repository}{tag}", *FLAGS[use]))
     return (served, *([f"ollama run hf.co/{repository}{tag}"] if use == TEXT else []))
 

@@ -155,9 +155,11 @@ def _card_file(model: OpenModel) -> CardFile:
     report = inspect(weights[0] if model.place.single else model.place.path, limit=0)
     number = model.metadata.get("general.file_type")
     row = BY_NUMBER.get(number % GUESSED) if isinstance(number, int) else None
-    name = weights[0].name if len(weights) == 1 else f"{weights[0].name} to {weights[-1].name}"
+    first = "" if model.place.single else weights[0].name
+    name = f"{first} to {weights[-1].name}" if first else weights[0].name
     size = sum(path.stat().st_size for path in weights)
-    return CardFile(name, row.name if row else report.type_words or "", size, report.bits_per_weight or 0.0)
+    type = row.name if row else report.type_words or ""
+    return CardFile(name, type, size, report.bits_per_weight or 0.0, first=first)
 
 
 def _model_facts(model: OpenModel) -> tuple[str, dict[str, Any], str | None, dict[str, str], bool]:
