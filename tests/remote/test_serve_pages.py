@@ -55,7 +55,7 @@ def test_a_page_as_text_names_the_environment(path: str, url: str) -> None:
 
 
 def test_names_and_hosts_are_escaped() -> None:
-    page = index_page.repository("<b>", {}, {"<i>": "<u>"}, '"><script>', token=False)
+    page = index_page.repository("<b>", {}, {"<i>": "<u>"}, (), '"><script>', token=False)
     assert not re.search(r"<(b|i|u|script)>", page.html())
     assert "HF_ENDPOINT=http://127.0.0.1" in page.text()
 

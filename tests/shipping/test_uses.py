@@ -17,10 +17,13 @@ from tests.oracles import models
 from tests.oracles.families import CASES
 
 import weighbridge as wb
+from weighbridge.adapters.serving import index_page
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.llamacpp import table, use_of
+from weighbridge.conversion.forms.shelf import ModelFolder
+from weighbridge.models.llamacpp import SERVER_FLAGS, table, use_of
+from weighbridge.shipping.ollama.pull import PullableModels
 from weighbridge.shipping.run import how_to_run
-from weighbridge.shipping.targets import FLAGS, TARGETS, run_line, server_flags
+from weighbridge.shipping.targets import TARGETS, run_line, server_flags
 
 #: case -> the use of its GGUF, and llama-server's endpoint for it
 SERVED = {
@@ -81,14 +84,14 @@ def test_the_server_answers_with_the_printed_flags(name: str, ggufs: Any) -> Non
     path, line = ggufs(name)
     assert line == run_line(use, str(path))
     assert shlex.split(line or "")[:3] == ["llama-server", "-m", str(path)]
-    assert tuple(shlex.split(line or "")[3:]) == FLAGS[use]
-    given = answer(path, FLAGS[use], endpoint)
+    assert tuple(shlex.split(line or "")[3:]) == SERVER_FLAGS[use]
+    given = answer(path, SERVER_FLAGS[use], endpoint)
     assert given is not None
     assert "error" not in given
     report = wb.ship("llama-server", path)
-    assert set(FLAGS[use]) <= set(shlex.split(report.run[0]))
+    assert set(SERVER_FLAGS[use]) <= set(shlex.split(report.run[0]))
     if use == "reranker":
-        without = answer(path, FLAGS["embedding"], endpoint)
+        without = answer(path, SERVER_FLAGS["embedding"], endpoint)
         assert without is not None
         assert "error" in without
 
@@ -134,6 +137,21 @@ def test_a_card_of_models_of_other_programs_fetches_the_file_first(name: str, gg
     assert "Run it" not in str(report.text)
 
 
+@pytest.mark.parametrize(("name", "flags"), [("bert-rank", ("--reranking",)), *((name, None) for name in OTHERS)])
+def test_the_pages_of_wb_serve_have_the_flags(name: str, flags: tuple[str, ...] | None, ggufs: Any) -> None:
+    with ModelFolder(ggufs(name)[0], ("Q8_0",)) as shelf:
+        stored, made = shelf.repositories()
+        assert shelf.server_flags(stored) == shelf.server_flags(made) == flags
+        page = index_page.repository(made, shelf.files(made) or {}, {}, flags, "127.0.0.1", token=False)
+        printed = [line for line in page.commands if not line.startswith(("export", "hf download")) and line]
+        if flags is None:
+            assert not printed
+            with pytest.raises(UnsupportedError, match=f"{stored}: llama-server .*{OTHERS[name]}"):
+                PullableModels(shelf, print).pulled(stored, "latest")
+        else:
+            assert printed[0] == f"llama-server -hf local/{made}:Q8_0 {' '.join(flags)}"
+
+
 @pytest.mark.costly
 @pytest.mark.oracle
 def test_the_server_ends_on_an_encoder_decoder(ggufs: Any) -> None:
@@ -141,12 +159,12 @@ def test_the_server_ends_on_an_encoder_decoder(ggufs: Any) -> None:
 
 
 def test_each_use_has_a_command() -> None:
-    assert {*table().uses.values(), *FLAGS} == {*TARGETS["llama-server"].runs} - {"adapter gguf"}
+    assert {*table().uses.values(), *SERVER_FLAGS} == {*TARGETS["llama-server"].runs} - {"adapter gguf"}
     assert table().uses.keys() <= table().architecture.keys()
     for architecture, use in table().uses.items():
         keys = {"general.architecture": architecture}
         assert use_of(keys) == use
-        if use not in FLAGS:
+        if use not in SERVER_FLAGS:
             with pytest.raises(UnsupportedError, match=use):
                 server_flags(Path("x"), keys, Path("x.gguf"))
 

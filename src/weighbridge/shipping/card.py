@@ -16,10 +16,10 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
 from weighbridge.fitting.quality import quality
 from weighbridge.models.config.card import front_matter, read_card_as_written
-from weighbridge.models.llamacpp import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
+from weighbridge.models.llamacpp import CLASSIFIER, EMBEDDING, RERANKER, SERVER_FLAGS, TEXT, use_of
 from weighbridge.shipping.measured import MeasuredQuality
 from weighbridge.shipping.ollama.turns import translate
-from weighbridge.shipping.targets import FLAGS, run_line
+from weighbridge.shipping.targets import run_line
 
 #: Kind -> the Hub's library, and the words for the files.
 _LIBRARIES: Final = {"gguf": "gguf", "mlx": "mlx", "mlx with towers": "mlx", "hf": "transformers", "peft": "peft"}
@@ -186,13 +186,13 @@ def commands(facts: CardFacts) -> tuple[str, ...]:
         return (f"vllm serve {facts.base_model or 'BASE'} --enable-lora --lora-modules {name}={repository}",)
     use = use_of(facts.keys)
     if facts.kind != "gguf":
-        return tuple(filter(None, [run_line(facts.kind, repository)])) if use in FLAGS else ()
-    if use not in FLAGS:
+        return tuple(filter(None, [run_line(facts.kind, repository)])) if use in SERVER_FLAGS else ()
+    if use not in SERVER_FLAGS:
         towers = next((other.name for other in facts.files if other.towers), "")
         line = run_line(use, facts.files[0].first or facts.files[0].name, towers)
         return (f"hf download {repository} --local-dir .", *([line] if line else []))
     tag = next((f":{f.type}" for f in facts.files if f.type), "")
-    served = " ".join(("llama-server", "-hf", f"{repository}{tag}", *FLAGS[use]))
+    served = " ".join(("llama-server", "-hf", f"{repository}{tag}", *SERVER_FLAGS[use]))
     return (served, *([f"ollama run hf.co/{repository}{tag}"] if use == TEXT else []))
 
 

@@ -22,7 +22,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.fitting import devices
 from weighbridge.fitting.report import fit
 from weighbridge.io.location import is_remote
-from weighbridge.models.llamacpp import TEXT, use_of
+from weighbridge.models.llamacpp import SERVER_FLAGS, TEXT, use_of
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.towers import has_towers
 from weighbridge.models.mlxlm.towers import tower_names
@@ -31,7 +31,7 @@ from weighbridge.models.open import open_headers
 from weighbridge.models.whisper.forms import WhisperForm, form_of
 from weighbridge.shipping.choice_table import ChoiceRule, ChooseOptions, table
 from weighbridge.shipping.servers import method_of
-from weighbridge.shipping.targets import FLAGS, run_line
+from weighbridge.shipping.targets import run_line
 
 SCHEMA: Final = "weighbridge/choose/1"
 #: The forms of a source that need no conversion, by the recommended form.
@@ -202,7 +202,7 @@ def _commands(source: ChoiceSource, form: str, type: str, answers: Mapping[str, 
     if (stores or conversion is None) and is_remote(source.path):
         yield f"wb fetch {path} {shlex.quote(source.name)}"
         path = shlex.quote(source.name)
-    if stores and source.use not in FLAGS:
+    if stores and source.use not in SERVER_FLAGS:
         raise UnsupportedError(
             f"{runtime} doesn't run this kind of model ({source.use})", hint="--runtime llama.cpp does"
         )
@@ -219,7 +219,7 @@ def _commands(source: ChoiceSource, form: str, type: str, answers: Mapping[str, 
         kind = "AutoModel" if purpose == "embed" else "AutoModelForCausalLM"
         code = f"from transformers import {kind}; model = {kind}.from_pretrained({json.dumps(shlex.split(path)[0])})"
         yield f"python -c {shlex.quote(code)}"
-    elif form == "gguf" and source.use in FLAGS:
+    elif form == "gguf" and source.use in SERVER_FLAGS:
         yield f"wb ship llama-server {path}"
     elif form == "gguf":
         written = shlex.split(path)[0]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.records import dataclass
-from weighbridge.models.llamacpp import CLASSIFIER, EMBEDDING, RERANKER, TEXT, use_of
+from weighbridge.models.llamacpp import SERVER_FLAGS, use_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,6 @@ class ShipTarget:
     runs: Mapping[str, str] = field(default_factory=dict)
 
 
-#: llama-server's flags by the use of a GGUF.
-FLAGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        TEXT: (),
-        EMBEDDING: ("--embedding",),
-        RERANKER: ("--reranking",),
-        CLASSIFIER: ("--embedding", "--pooling", "rank"),
-    }
-)
 _OTHER_PROGRAMS: Final = {
     "encoder-decoder": "llama-completion -m {path} -p TEXT",
     "speech": "llama-tts -m {path} --mmproj {mmproj} -p TEXT --output SOUND.wav",
@@ -54,8 +45,8 @@ TARGETS: Final = MappingProxyType(
                        frozenset({"device", "context", "parallel", "cache_type", "launcher", "output", "mmproj",
                                   "overwrite", "arch_file"}),
                        "the alias of the model",
-                       {**{use: " ".join(("llama-server -m {path}{towers}", *flags)) for use, flags in FLAGS.items()},
-                        **_OTHER_PROGRAMS}),
+                       {**{use: " ".join(("llama-server -m {path}{towers}", *flags))
+                           for use, flags in SERVER_FLAGS.items()}, **_OTHER_PROGRAMS}),
             ShipTarget("ollama", "Ollama", "ollama.store:prepare", _STORE | {"template", "system", "modelfile"},
                        "[NAMESPACE/]NAME[:TAG]", {"gguf": "wb ship ollama {path} NAME"}),
             ShipTarget("lmstudio", "LM Studio", "lmstudio:prepare", _STORE, "[PUBLISHER/]MODEL",
@@ -91,11 +82,11 @@ def server_flags(path: Path, keys: Mapping[str, Any], file: Path | None, towers:
     Raises UnsupportedError if llama.cpp runs it with a different program.
     """
     use = use_of(keys)
-    if use not in FLAGS:
+    if use not in SERVER_FLAGS:
         message = f"{path}: llama-server and the programs based on it don't run this kind of model ({use})"
         hint = f"{convert_line(path, towers is not None)} prints the command that runs it"
         raise UnsupportedError(message, hint=hint if file is None else run_line(use, str(file), str(towers or "")))
-    return FLAGS[use]
+    return SERVER_FLAGS[use]
 
 
 def convert_line(path: Path, with_towers: bool) -> str:

@@ -35,6 +35,9 @@ class Library(Protocol):
     def reasons(self, repository: str) -> Mapping[str, str]:
         """What isn't in a repository, and why."""
 
+    def server_flags(self, repository: str) -> tuple[str, ...] | None:
+        """llama-server's flags for a repository's GGUFs; None if it has none, or if it doesn't run them."""
+
 
 def check_access(host: str, token: str | None) -> None:
     """UsageError where others than this machine could read without a token."""
@@ -113,7 +116,8 @@ class _HubServer:
             return files
         name, host = request.path_params["repo"], request.headers.get("host", "")
         missing, token = self.library.reasons(name), self.replies.token is not None
-        return self._page(request, index_page.repository(name, files, missing, host, token))
+        flags = self.library.server_flags(name)
+        return self._page(request, index_page.repository(name, files, missing, flags, host, token))
 
     def models(self, request: Any) -> Any:
         rows = [{"id": f"{_OWNER}/{name}"} for name in self.library.repositories()]

@@ -78,18 +78,24 @@ def index(repositories: Iterable[str], host: str, token: bool) -> IndexPage:
 
 
 def repository(
-    name: str, files: Mapping[str, ServedFile], missing: Mapping[str, str], host: str, token: bool
+    name: str,
+    files: Mapping[str, ServedFile],
+    missing: Mapping[str, str],
+    flags: tuple[str, ...] | None,
+    host: str,
+    token: bool,
 ) -> IndexPage:
-    """The files of one repository. `missing`: what isn't there, and why."""
+    """The files of one repository. `missing`: what isn't there, and why. `flags`: llama-server's for its GGUFs; None if
+    it doesn't run them."""
     rows = tuple(
         IndexRow(path, f"/local/{quote(name)}/resolve/main/{quote(path)}", f"{file.size:,} bytes")
         for path, file in files.items()
     )
     tags = [found[1] for path in files if (found := re.search(r"-([A-Z0-9_]+)\.gguf\Z", path))]
     commands = [f"hf download local/{name}"]
-    if tags:
+    if tags and flags is not None:
         model, tag = name.removesuffix("-GGUF"), _TAG if _TAG in tags else tags[0]
-        commands += [f"llama-server -hf local/{name}:{tag}"]
+        commands += [" ".join(("llama-server", "-hf", f"local/{name}:{tag}", *flags))]
         commands += [f"ollama pull --insecure http://{_safe(host)}/local/{model}:{tag}"] * (not token)
     words = "; ".join([plural(len(rows), "file"), *(f"no {what}: {why}" for what, why in missing.items())])
     return IndexPage(f"local/{name}", words, (*_environment(host, token), "", *commands), rows)

@@ -12,13 +12,16 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.conversion.forms.library import FOLDERS, GGUFS, MMPROJ, FormFile, ModelForms, title_of
 from weighbridge.conversion.forms.views import SlabCache, StoredFile
+from weighbridge.conversion.gguf.loadable import LayoutSource
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.filesystem import is_inside, own_folders
 from weighbridge.io.location import open_source
+from weighbridge.models.llamacpp import SERVER_FLAGS, use_of
 from weighbridge.models.llamacpp.companions import find_towers, mmproj_name
 from weighbridge.models.locate import locate, models_in
 from weighbridge.models.model import files_of
@@ -106,6 +109,18 @@ class ModelFolder(Closing):
             return {}
         shown = (*forms[1], *([MMPROJ] if forms[1][0] in GGUFS else []))
         return {form: forms[0].reasons[form] for form in shown if form in forms[0].reasons}
+
+    def server_flags(self, repository: str) -> tuple[str, ...] | None:
+        """llama-server's flags for the GGUFs of a repository; None if it has none, or if it doesn't run them."""
+        if repository in self._models:
+            with open_headers(self._models[repository]).model as model:
+                return SERVER_FLAGS.get(use_of(model.metadata)) if model.format == "gguf" else None
+        forms, names = self._forms_in(repository) or (None, ())
+        if forms is None or (form := next((form for form in names if form in GGUFS and forms.files(form)), "")) == "":
+            return None
+        file, *_ = forms.plan(form).files
+        index = gguf.parse(LayoutSource(file.name, file.layout), level="lenient")
+        return SERVER_FLAGS.get(use_of(index.metadata))
 
     def _forms_in(self, repository: str) -> tuple[ModelForms, tuple[str, ...]] | None:
         """The model of a repository, and the names of its forms."""

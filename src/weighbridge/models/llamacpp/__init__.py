@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct, convert
@@ -17,6 +18,15 @@ TEXT: Final = "gguf"
 EMBEDDING: Final = "embedding"
 RERANKER: Final = "reranker"
 CLASSIFIER: Final = "classifier"
+#: llama-server's flags by the use of a GGUF.
+SERVER_FLAGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        TEXT: (),
+        EMBEDDING: ("--embedding",),
+        RERANKER: ("--reranking",),
+        CLASSIFIER: ("--embedding", "--pooling", "rank"),
+    }
+)
 
 
 class NamedTokens(Struct, frozen=True, forbid_unknown_fields=True):

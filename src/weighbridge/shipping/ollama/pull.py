@@ -18,6 +18,7 @@ from weighbridge.conversion.forms.views import StoredFile, TextBytes
 from weighbridge.shipping.model import GgufParts, planned_gguf, stored_gguf
 from weighbridge.shipping.ollama.content import OllamaContent, content_of, entry, manifest_file
 from weighbridge.shipping.plan import ShipOptions, ShipRequest
+from weighbridge.shipping.targets import server_flags
 
 #: The type of `latest`, as in Ollama's library.
 _LATEST: Final = "Q4_K_M"
@@ -41,11 +42,12 @@ class PullableModels:
     def pulled(self, model: str, tag: str) -> PulledModel | None:
         """Returns a model, after computing all its weights once for their digest. `tag`: the type of the stored GGUF,
         which is served unchanged, or a form's; `latest` is Q4_K_M if possible. Returns None for an unknown model, and
-        raises UnsupportedError if the model can't have this form."""
+        raises UnsupportedError if the model can't have this form, or if Ollama doesn't run it."""
         name = self._shelf.known(model)
         weights = self._weights(name, tag) if name else None
         if name is None or weights is None:
             return None
+        server_flags(Path(name), weights.parts.keys, weights.parts.file)
         path, key = self._shelf.path(name), weights.file.etag
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
