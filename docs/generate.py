@@ -453,6 +453,7 @@ def reference_classes() -> Iterator[str]:
         for name, row in decision_rows().items()
         if not row.in_table
     }
+    states |= {name: (PAIR, how) for name, how in listed["apart"].items()}
     stated = {**listed["towers"], **{name: [whole] for name, whole in listed["same"].items()}}
     towers = classes_with_towers(stated)
     states |= {name: (PAIR, what) for name, (state, what) in states.items() if state == "partly" and name in towers}

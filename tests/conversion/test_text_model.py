@@ -17,6 +17,7 @@ from tests.oracles.families.drafts import TARGETS
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.cli.main import main
 
 PRE = TARGETS["llama"].pre
 RUNS: dict[str, Callable[..., Any]] = {
@@ -44,6 +45,8 @@ def test_both_files_are_those_of_a_command_for_each(op: str, folders: Path, tmp_
     assert written.keys() == {"both.gguf", "mmproj-Ultravox-F16.gguf"}
     assert written["both.gguf"] == (tmp_path / "text.gguf").read_bytes()
     assert written["mmproj-Ultravox-F16.gguf"] == (tmp_path / "mmproj.gguf").read_bytes()
+    with wb.plan_ship("llama-server", tmp_path / "both", device="8GB") as plan:
+        assert f"--mmproj {tmp_path}/both/mmproj-Ultravox-F16.gguf" in plan.report.run[0]
 
 
 def test_the_language_model_may_be_a_gguf(folders: Path, tmp_path: Path) -> None:
@@ -68,6 +71,19 @@ def test_an_option_that_does_not_apply_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=reason):
         wb.convert(folders / source, f"{tmp_path}/out/", text_model=folders / "text", **{"to": "gguf", **options})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("use", ["mmproj", "reranker"])
+def test_a_model_that_writes_no_text_is_refused(use: str, folders: Path, tmp_path: Path) -> None:
+    text = tmp_path / "other.gguf"
+    if use == "mmproj":
+        wb.convert(folders / "ultravox", text, mmproj=True)
+    else:
+        wb.convert(folders / "text", text, pre=PRE)
+        assert main(["edit", str(text), "--set", "llama.pooling_type=u32:4"]) == 0
+    with pytest.raises(UsageError, match=f"isn't a language model that reads sounds, but of another use .{use}."):
+        wb.convert(folders / "ultravox", f"{tmp_path}/out/", with_mmproj=True, text_model=text)
     assert not (tmp_path / "out").exists()
 
 

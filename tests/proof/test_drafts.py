@@ -252,6 +252,19 @@ def test_the_target_s_conversion_names_the_command_of_its_draft(inside: Path, tm
     with made:
         (left,) = [loss for loss in made.losses if "mtp." in loss.message]
     assert left.message.endswith("wb convert SRC DST.gguf --draft writes it")
+    keyless = Path(shutil.copytree(inside, tmp_path / "keyless"))
+    config = json.loads((keyless / "config.json").read_text())
+    kept = {key: value for key, value in config.items() if not key.startswith("dspark")}
+    (keyless / "config.json").write_text(json.dumps(kept))
+    with wb.plan_convert(keyless, tmp_path / "x.gguf", pre=INSIDE.pre) as made:
+        (left,) = [loss for loss in made.losses if "mtp." in loss.message]
+    assert left.message.endswith("another part of the model, mtp.*")
+
+
+def test_a_target_that_does_not_see_has_no_mmproj_file(inside: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="has no vision, and llama"):
+        wb.convert(inside, tmp_path / "x.gguf", mmproj=True)
+    assert not any("towers" in note for note in wb.fit(inside, device="8GB").notes)
 
 
 def test_parts_of_a_draft_may_be_in_any_of_its_blocks(inside: Path, tmp_path: Path) -> None:
@@ -288,8 +301,8 @@ def test_a_draft_is_quantized_from_its_target_s_folder(inside: Path, tmp_path: P
     [
         ({"target_model": "."}, "target_model doesn't apply with draft"),
         ({"with_mmproj": True}, "with_mmproj=True doesn't apply with draft"),
-        ({"mmproj": True}, "draft doesn't apply to an mmproj file"),
-        ({"to": "hf"}, "draft doesn't apply to a Hugging Face folder"),
+        ({"mmproj": True}, "draft=True doesn't apply to an mmproj file"),
+        ({"to": "hf"}, "draft=True doesn't apply to a Hugging Face folder"),
     ],
 )
 def test_options_of_other_files_are_refused(options: dict[str, Any], reason: str, inside: Path, tmp_path: Path) -> None:
@@ -301,7 +314,7 @@ def test_options_of_other_files_are_refused(options: dict[str, Any], reason: str
 
 @pytest.mark.parametrize("name", ["deepseek4", "dspark-deepseek4"])
 def test_a_folder_without_a_draft_is_refused(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="draft doesn't apply to DeepseekV4"):
+    with pytest.raises(UsageError, match="draft=True doesn't apply to DeepseekV4"):
         wb.convert(folder(name), tmp_path / "x.gguf", draft=True)
 
 

@@ -73,6 +73,14 @@ def test_the_compose_file_is_one(awkward: Path) -> None:
     assert "-cuda" in service["image"]
 
 
+def test_llama_server_gets_the_first_of_several_shards(gguf: Path, tmp_path: Path) -> None:
+    wb.convert(gguf, tmp_path / "shards", to="gguf", max_shard_size=gguf.stat().st_size // 2)
+    shards = sorted((tmp_path / "shards").iterdir())
+    assert len(shards) > 1
+    for path in (tmp_path / "shards", shards[0]):
+        assert value(shlex.split(wb.ship("llama-server", path, device="8GB").run[0]), "-m") == str(shards[0])
+
+
 def test_llama_server_refuses_other_formats(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="GGUF only"):
         wb.ship("llama-server", model)

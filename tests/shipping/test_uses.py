@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +101,22 @@ def test_models_of_other_programs_are_refused_by_servers(name: str, ggufs: Any, 
     assert not line.startswith("llama-server")
     with wb.plan_convert(path.with_suffix(""), tmp_path / "copy", to="hf", dtype="bf16") as plan:
         assert how_to_run(plan) is None
-    for target in ("llama-server", "ollama"):
+    inside, shard = tmp_path / "inside", tmp_path / "shards" / "shards-00001-of-00002.gguf"
+    inside.mkdir()
+    shutil.copy(path, inside)
+    wb.convert(path, tmp_path / "shards", to="gguf", max_shard_size=(path.stat().st_size * 3) // 4)
+    hints = {path: line, inside: line.replace(str(path), str(inside / path.name)),
+             shard.parent: line.replace(str(path), str(shard))}  # fmt: skip
+    for target, (source, hint) in product(("llama-server", "ollama", "lmstudio"), hints.items()):
         with pytest.raises(UnsupportedError, match=OTHERS[name]) as error:
-            wb.ship(target, path, "name", store=tmp_path / "store" if target == "ollama" else None)
-        assert error.value.hint == line
+            wb.ship(target, source, "name", store=None if target == "llama-server" else tmp_path / "store")
+        merged = (target, source) == ("ollama", shard.parent)
+        assert error.value.hint == (
+            f"wb convert {source} model.gguf prints the command that runs it" if merged else hint
+        )
+    with pytest.raises(UnsupportedError, match=OTHERS[name]) as error:
+        wb.ship("ollama", path.with_suffix(""), "name", store=tmp_path / "store")
+    assert error.value.hint == f"wb convert {path.with_suffix('')} model.gguf prints the command that runs it"
 
 
 @pytest.mark.costly
@@ -119,7 +133,7 @@ def test_each_use_has_a_command() -> None:
         assert use_of(keys) == use
         if use not in FLAGS:
             with pytest.raises(UnsupportedError, match=use):
-                server_flags(Path("x.gguf"), keys)
+                server_flags(Path("x"), keys, Path("x.gguf"))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +141,28 @@ def test_each_use_has_a_command() -> None:
     [({}, "gguf"), ({"pooling_type": 1}, "embedding"), ({"pooling_type": 4}, "reranker"),
      ({"attention.causal": False}, "embedding"), ({"classifier.output_labels": ["LABEL_0"]}, "reranker"),
      ({"classifier.output_labels": ["bad", "good"]}, "classifier"),
+     ({"classifier.output_labels": 7, "pooling_type": "x"}, "embedding"),
      ({"attention.causal": False, "pooling_type": 1, "decision.type": "laya"}, "gguf"),
-     ({"classifier.output_labels": ["yes", "no"], "pooling_type": 4}, "reranker")],
+     ({"classifier.output_labels": ["yes", "no"], "pooling_type": 4}, "reranker"),
+     ({"classifier.output_labels": "ab"}, "gguf")],
 )  # fmt: skip
 def test_the_keys_decide_the_use(keys: dict[str, Any], use: str) -> None:
     named = {f"bert.{key}": value for key, value in keys.items()}
     assert use_of({"general.architecture": "bert", **named}) == use
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_wb_choose_names_the_program(name: str, ggufs: Any) -> None:
+    path, line = ggufs(name)
+    for model in (path, path.with_suffix("")):
+        last = wb.choose(model=model, runtime="llama.cpp").commands[-1]
+        assert shlex.split(last)[0] == shlex.split(line)[0]
+        with pytest.raises(UnsupportedError, match=OTHERS[name]):
+            wb.choose(model=model, runtime="ollama")
+
+
+@pytest.mark.parametrize(("name", "text", "scores"), [("bert-rank", " TEXT", True), ("gemmaembedding", " TEXT", False)])
+def test_ollama_is_given_a_text_to_embed(name: str, text: str, scores: bool, ggufs: Any, tmp_path: Path) -> None:
+    report = wb.ship("ollama", ggufs(name)[0], "mine", store=tmp_path / "store")
+    assert report.run == (f"ollama run mine:latest{text}",)
+    assert any("no scores" in note for note in report.notes) == scores

@@ -22,6 +22,7 @@ from weighbridge.base.records import dataclass
 from weighbridge.fitting import devices
 from weighbridge.fitting.report import fit
 from weighbridge.io.location import is_remote
+from weighbridge.models.llamacpp import TEXT, use_of
 from weighbridge.models.llamacpp.companions import find_towers
 from weighbridge.models.llamacpp.towers import has_towers
 from weighbridge.models.mlxlm.towers import tower_names
@@ -30,6 +31,7 @@ from weighbridge.models.open import open_headers
 from weighbridge.models.whisper.forms import WhisperForm, form_of
 from weighbridge.shipping.choice_table import ChoiceRule, ChooseOptions, table
 from weighbridge.shipping.servers import method_of
+from weighbridge.shipping.targets import FLAGS, run_line
 
 SCHEMA: Final = "weighbridge/choose/1"
 #: The forms of a source that need no conversion, by the recommended form.
@@ -120,7 +122,8 @@ def _fitting(model: str | os.PathLike[str], device: str, type: str) -> tuple[str
 class ChoiceSource:
     """The model to recommend for. `form`: its current form, one of the table's, or "pickle". `packed`: the weights are
     quantized; quantizing them again would add to the loss. `sees`: it has towers that a conversion to GGUF keeps, and
-    `in_mlx` one to MLX. `projector`: the mmproj file of a GGUF. `faults`: form -> why the model can't have it."""
+    `in_mlx` one to MLX. `projector`: the mmproj file of a GGUF. `use`: of its GGUF in llama.cpp. `faults`: form -> why
+    the model can't have it."""
 
     path: str = "MODEL"
     form: str = "hf"
@@ -128,6 +131,7 @@ class ChoiceSource:
     sees: bool = False
     in_mlx: bool = False
     projector: str = ""
+    use: str = TEXT
     faults: Mapping[str, WeighbridgeError] = field(default_factory=dict)
 
     @property
@@ -146,7 +150,8 @@ def _source(path: str | os.PathLike[str], purpose: str) -> ChoiceSource:
         if model.format == "gguf":
             packed = any(entry.spec.dtype.kind is Kind.BLOCK for entry in model.index.entries)
             projector = find_towers(resolve_path(path), model).path
-            return ChoiceSource(os.fspath(path), "gguf", packed, projector is not None, projector=str(projector or ""))
+            seen = str(projector or "")
+            return ChoiceSource(os.fspath(path), "gguf", packed, bool(seen), projector=seen, use=use_of(model.metadata))
         if form_of(model) is WhisperForm.GGML and purpose != "keep":
             raise UnsupportedError(
                 f"wb choose answers for language models, and {path} is a Whisper",
@@ -161,7 +166,8 @@ def _source(path: str | os.PathLike[str], purpose: str) -> ChoiceSource:
         faults = dict(_faults(model))
         sees = not faults.get("gguf") and has_towers(model)
         in_mlx = sees and tower_names(model.config) is not None
-        return ChoiceSource(os.fspath(path), form, method is not None, sees, in_mlx, faults=faults)
+        use = TEXT if faults.get("gguf") else use_of({"general.architecture": model.family.gguf})
+        return ChoiceSource(os.fspath(path), form, method is not None, sees, in_mlx, use=use, faults=faults)
 
 
 def _faults(model: OpenModel) -> Iterator[tuple[str, WeighbridgeError]]:
@@ -196,6 +202,10 @@ def _commands(source: ChoiceSource, form: str, type: str, answers: Mapping[str, 
     if (stores or conversion is None) and is_remote(source.path):
         yield f"wb fetch {path} {shlex.quote(source.name)}"
         path = shlex.quote(source.name)
+    if stores and source.use not in FLAGS:
+        raise UnsupportedError(
+            f"{runtime} doesn't run this kind of model ({source.use})", hint="--runtime llama.cpp does"
+        )
     if stores:
         label = f" --type {type}" if type else ""
         yield f"wb ship {runtime} {path} {shlex.quote(source.name.lower())}{label}"
@@ -209,8 +219,11 @@ def _commands(source: ChoiceSource, form: str, type: str, answers: Mapping[str, 
         kind = "AutoModel" if purpose == "embed" else "AutoModelForCausalLM"
         code = f"from transformers import {kind}; model = {kind}.from_pretrained({json.dumps(shlex.split(path)[0])})"
         yield f"python -c {shlex.quote(code)}"
-    elif form == "gguf":
+    elif form == "gguf" and source.use in FLAGS:
         yield f"wb ship llama-server {path}"
+    elif form == "gguf":
+        written = shlex.split(path)[0]
+        yield run_line(source.use, f"{written}MODEL.gguf" if written.endswith("/") else written) or ""
     elif form == "mlx":
         yield f"wb ship {'lmstudio' if runtime == 'lmstudio' else 'mlx'} {path}"
     elif runtime == "sglang":

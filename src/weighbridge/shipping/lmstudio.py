@@ -19,6 +19,7 @@ from weighbridge.models.model import OpenModel
 from weighbridge.models.open import open_headers
 from weighbridge.shipping.model import as_gguf, in_place, refuse_modelfile
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest, check_writable
+from weighbridge.shipping.targets import server_flags
 
 _FORBIDDEN: Final = re.compile(r'[/<>:"\\|?*\x00-\x1f]')
 _LONGEST: Final = 100
@@ -98,6 +99,7 @@ def _copy_plan(request: ShipRequest, model: OpenModel, report: ShipReport, root:
     notes: tuple[str, ...] = ()
     if model.format == "gguf":
         towers, notes = find_towers(request.path, model, request.options.mmproj)
+        server_flags(request.path, model.metadata, place.weights[0], towers)  # it runs what llama-server runs
         copies += [_projector(towers, folder)] if towers else []
     if (verdict := loads(model)).why:
         report, notes = replace(report, run=()), (*notes, f"{verdict.client} won't load it: {verdict.why}")

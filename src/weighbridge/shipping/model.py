@@ -50,13 +50,7 @@ def refuse_modelfile(path: Path, program: str) -> None:
         raise UsageError(f"{program} doesn't read Modelfiles", hint="name the model's file or folder")
 
 
-def is_gguf_with_adapters(model: OpenModel) -> bool:
-    """Returns whether the model and its adapters, if any, are single GGUFs, which llama.cpp reads unchanged."""
-    place = model.place
-    return model.format == "gguf" and place.single and all(map(_is_gguf, place.adapters))
-
-
-def _is_gguf(path: Path) -> bool:
+def is_gguf(path: Path) -> bool:
     """Returns whether a file starts with GGUF's magic; files in Ollama's store have no suffix."""
     if not path.is_file():
         return False
@@ -208,7 +202,7 @@ def _of_language(path: Path, parts: GgufParts) -> GgufParts:
             f"{path} is an image or video model ({name}): no program on llama.cpp runs it",
             hint="ComfyUI-GGUF reads the GGUF that wb convert and wb quantize write of it",
         )
-    server_flags(path, parts.keys, str(parts.towers.path) if parts.towers else "")
+    server_flags(path, parts.keys, parts.file, parts.towers.path if parts.towers is not None else None)
     return parts
 
 
@@ -216,7 +210,9 @@ def stored_gguf(path: Path, mmproj: str | os.PathLike[str] | None = None) -> Ggu
     """Returns the model at `path` if it is a single GGUF, with its mmproj file. Raises UnsupportedError for a projector
     or an adapter."""
     with open_headers(path).model as model:
-        if not (is_gguf_with_adapters(model) and in_place(model)):
+        if not (model.format == "gguf" and model.place.single and in_place(model)):
+            return None
+        if not all(map(is_gguf, model.place.adapters)):
             return None
         file, index = model.place.weights[0], model.index
         if (kind := model.metadata.get("general.type", "model")) != "model":

@@ -26,9 +26,9 @@ from weighbridge.models.not_a_model import check_names
 from weighbridge.models.open import open_headers
 from weighbridge.models.transform.text_config import text_of_config
 from weighbridge.models.whisper.forms import WhisperForm, form_of
-from weighbridge.shipping.model import in_place, is_gguf_with_adapters, refuse_modelfile
+from weighbridge.shipping.model import in_place, is_gguf, refuse_modelfile
 from weighbridge.shipping.plan import ShipCheck, ShipPlan, ShipReport, ShipRequest, text_plan
-from weighbridge.shipping.targets import server_flags
+from weighbridge.shipping.targets import convert_line, server_flags
 
 FORMS: Final = ("command", "systemd", "compose")
 _PORT: Final = 8080
@@ -51,8 +51,7 @@ def llama_server(request: ShipRequest) -> ShipPlan:
     if form not in FORMS:
         raise UsageError(f"unknown launcher {form!r}", hint=", ".join(FORMS))
     with open_headers(request.path, request.source).model as model:
-        target = "ggufs/ --to gguf --with-mmproj" if has_towers(model) else "model.gguf"
-        convert = f"wb convert {shlex.quote(str(request.path))} {target}"
+        convert = convert_line(request.path, has_towers(model))
         if model.format != "gguf":
             _check_language(model, request.path)
             raise UnsupportedError("llama-server reads GGUF only", hint=convert)
@@ -60,13 +59,13 @@ def llama_server(request: ShipRequest) -> ShipPlan:
             raise UnsupportedError(f"llama-server doesn't read {packed.reason}", hint=packed.unpack)
         if not in_place(model):
             raise UnsupportedError("the GGUF is part of a llamafile", hint=f"run {request.path}, or {convert}")
-        if not is_gguf_with_adapters(model):
+        if not all(map(is_gguf, model.place.adapters)):
             raise UnsupportedError("llama-server reads only adapters that are GGUFs", hint=f"merge it: {convert}")
         weights, keys = model.place.weights[0].absolute(), model.metadata
         extra = [("--lora", path.absolute()) for path in model.place.adapters]
         check = _loads_check(loads(model))
         found = find_towers(request.path, model, options.mmproj)
-    flags = server_flags(request.path, keys, str(found.path or ""))
+        flags = server_flags(request.path, keys, model.place.weights[0], found.path)
     if found.path is not None:
         extra.insert(0, ("--mmproj", found.path.absolute()))
     fitted, notes = _fit(request, found.path)

@@ -84,13 +84,20 @@ def run_line(kind: str, path: str, mmproj: str = "") -> str | None:
     return command.format(path=shlex.quote(path), mmproj=given, towers=f" --mmproj {given}" if mmproj else "")
 
 
-def server_flags(path: Path, keys: Mapping[str, Any], mmproj: str = "") -> tuple[str, ...]:
-    """Returns llama-server's flags for a GGUF with this metadata.
+def server_flags(path: Path, keys: Mapping[str, Any], file: Path | None, towers: Path | None = None) -> tuple[str, ...]:
+    """Returns llama-server's flags for the model at `path` by the metadata of its GGUF. `file`: this GGUF, or None if
+    the model has to be converted first; `towers`: its mmproj file.
 
     Raises UnsupportedError if llama.cpp runs it with a different program.
     """
     use = use_of(keys)
     if use not in FLAGS:
         message = f"{path}: llama-server and the programs based on it don't run this kind of model ({use})"
-        raise UnsupportedError(message, hint=run_line(use, str(path), mmproj))
+        hint = f"{convert_line(path, towers is not None)} prints the command that runs it"
+        raise UnsupportedError(message, hint=hint if file is None else run_line(use, str(file), str(towers or "")))
     return FLAGS[use]
+
+
+def convert_line(path: Path, with_towers: bool) -> str:
+    """Returns the command that writes the GGUFs of the model at `path`."""
+    return f"wb convert {shlex.quote(str(path))} {'ggufs/ --to gguf --with-mmproj' if with_towers else 'model.gguf'}"

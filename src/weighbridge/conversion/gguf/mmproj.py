@@ -40,7 +40,7 @@ from weighbridge.models.config.settings import same_value
 from weighbridge.models.decision import decision_of
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.companions import find_towers
-from weighbridge.models.llamacpp.pair import check_pair
+from weighbridge.models.llamacpp.pair import check_pair, without_class
 from weighbridge.models.llamacpp.token_rows import copied_names
 from weighbridge.models.llamacpp.towers import (
     PREPROCESSOR,
@@ -254,11 +254,7 @@ def projector_of(model: OpenModel, path: str | os.PathLike[str]) -> Projector:
         classes = ((name, family.architectures[name].gguf) for name in both)
         shared = [name for name, shown in classes if not shown or view.shows(shown)]
         if not shared:
-            reason = (
-                f"{both[0]} has further parts, which no GGUF has"
-                if both
-                else (f"no class has a {model.family.name} language model and a {family.name} projector")
-            )
+            reason = f"{both[0]} has further parts, which no GGUF has" if both else without_class(model.family, family)
             raise UnsupportedError(reason, hint=_TEXT_ALONE)
         files = ((model.family, model), (family, source))
         shown = (f.architecture_of_gguf(file.metadata, file.index.by_name).name for f, file in files)

@@ -43,6 +43,7 @@ from weighbridge.models.arch.tables.spec import INTEGERS, Role
 from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.config.keys import rules
 from weighbridge.models.decision import decision_of
+from weighbridge.models.llamacpp import TEXT, use_of
 from weighbridge.models.model import OpenModel, open_weights
 from weighbridge.models.tied_copies import copies
 from weighbridge.models.wrapped import unwrapped
@@ -135,7 +136,8 @@ def _from_folder(
 
 def _with_text_model(model: OpenModel, options: GgufOptions, towers: GgufFileOptions) -> PlanBuilder:
     """Plans the GGUF of the language model that `model` has in another folder, and the mmproj file of `model`. The
-    files of the former stay open with the latter. Raises UsageError if `model` has its language model itself."""
+    files of the former stay open with the latter. Raises UsageError if `model` has its language model itself, or if the
+    other folder's model writes no text."""
     if model.described or projector_of_hf(model.config) is None:
         raise UsageError(
             f"--text-model doesn't apply to {model.place.path}: it has no language model elsewhere",
@@ -145,6 +147,13 @@ def _with_text_model(model: OpenModel, options: GgufOptions, towers: GgufFileOpt
         raise UsageError("--text-model needs --with-mmproj", hint="add it; or convert MODEL, without this option")
     text = open_weights(resolve_path(options.text_model or ""))
     draft = to_gguf(text, replace(options, with_mmproj=False, text_model=None))
+    keys = {key: kv.value for key, kv in draft.metadata.items()}
+    kind = str(keys.get("general.type", "model"))
+    if (use := use_of(keys) if kind == "model" else kind) != TEXT:
+        raise UsageError(
+            f"--text-model: {text.place.path} isn't a language model that reads sounds, but of another use ({use})",
+            hint="name the model that the towers were trained for",
+        )
     draft.described = draft.described or text
     draft.sources = (*draft.sources, *text.place.files)
     draft.notes += text.oddities
@@ -196,11 +205,11 @@ def _from_ggml(model: OpenModel, options: GgufOptions) -> PlanBuilder:
 
 def _hint_for_part(model: OpenModel, start: str) -> str:
     """The command that writes the part of a model whose names begin with `start`, for a loss: its draft model, or the
-    towers; "" if no table has its class."""
+    towers; "" if no table has its class, or config.json lacks the draft's keys."""
     from weighbridge.models.inner_draft import inner_draft  # late: few models have other parts
 
-    if (entry := inner_draft(model)) is not None and start == entry.prefix:
-        return "; wb convert SRC DST.gguf --draft writes it"
+    if (entry := model.family.document.inner_draft) is not None and start == entry.prefix:
+        return "; wb convert SRC DST.gguf --draft writes it" if inner_draft(model) is not None else ""
     if (projector := projector_of_hf(model.config)) is None:
         return ""
     if lacks_encoder(projector, model.index.by_name):

@@ -3,7 +3,7 @@ of its programs runs it. The needs and uses of each architecture are in architec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -77,9 +77,10 @@ def use_of(keys: Mapping[str, Any]) -> str:
     if (use := table().uses.get(architecture)) is not None:
         return use
     pooling, labels = (keys.get(f"{architecture}.{key}") for key in ("pooling_type", "classifier.output_labels"))
-    if pooling == RANK or (labels is not None and len(labels) == 1):
+    count = len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 0
+    if pooling == RANK or count == 1:
         return RERANKER
-    if labels is not None:
+    if count:
         return CLASSIFIER
     if f"{architecture}.decision.type" in keys:  # for which the server sets its flags itself
         return TEXT

@@ -13,7 +13,8 @@ from msgspec import Struct, convert
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.imports.tables import read_table
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.registry import families_of_graph, family_of_gguf, projector_of_gguf
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import families_of_class, families_of_graph, family_of_gguf, projector_of_gguf
 from weighbridge.models.config.keys import is_list
 from weighbridge.models.llamacpp.candidate import Candidate
 from weighbridge.models.llamacpp.projectors import modalities, type_of
@@ -105,7 +106,13 @@ def width_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
 
 def base_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
     """Why two files of the same width seem to be of different models, by their base models, their names or their
-    classes; None if nothing contradicts."""
+    classes; None if nothing contradicts, as for a projector whose language model is any other model (Ultravox)."""
+    try:
+        projector = projector_of_gguf(towers.metadata, towers.shapes)
+    except UnsupportedError:
+        projector = None
+    if projector is not None and not any(map(any, map(families_of_class, projector.architectures))):
+        return None
     bases = [
         {str(value).lower() for key, value in keys.items() if _BASE_MODEL.fullmatch(key) and isinstance(value, str)}
         for keys in (language, towers.metadata)
@@ -116,14 +123,21 @@ def base_fault(language: Mapping[str, Any], towers: Candidate) -> str | None:
     names = [keys.get(_BASENAME) for keys in (language, towers.metadata)]
     if all(isinstance(name, str) and name for name in names) and str(names[0]).lower() != str(names[1]).lower():
         return f"they are of different models by {_BASENAME}: {names[0]} and {names[1]}"
+    if projector is None:
+        return None
     try:
-        family, projector = family_of_gguf(language), projector_of_gguf(towers.metadata, towers.shapes)
+        family = family_of_gguf(language)
     except UnsupportedError:
         return None
     graph = (family, *families_of_graph(family.gguf))
     if any(projector.architectures.keys() & same.architectures.keys() for same in graph):
         return None
-    return f"no class has a {family.name} language model and a {projector.name} projector"
+    return without_class(family, projector)
+
+
+def without_class(language: Family, projector: Family) -> str:
+    """The message for a language model and a projector that no class has together."""
+    return f"no class has the language model {language.name} and the projector {projector.name}"
 
 
 def check_pair(language: Mapping[str, Any], towers: Candidate) -> None:

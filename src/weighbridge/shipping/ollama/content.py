@@ -16,6 +16,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.records import dataclass
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.models.llamacpp import CLASSIFIER, RERANKER, use_of
 from weighbridge.models.llamacpp.companions import companion, described_files
 from weighbridge.models.modelfile import SETTINGS, Instruction, referred, write_modelfile
 from weighbridge.shipping.model import GgufParts
@@ -78,6 +79,8 @@ def content_of(parts: GgufParts, request: ShipRequest) -> OllamaContent:
     """Returns the layers, the model first. Raises UnsupportedError if the chat template can't be translated, and
     FormatError."""
     notes, described = list(parts.notes), parts.described
+    if (use := use_of(parts.keys)) in (RERANKER, CLASSIFIER):
+        notes.append(f"Ollama computes embeddings with a {use}, and no scores; llama-server computes these")
     texts, following = _texts(parts, request, notes)
     params = {**parts.sampling, **(described.parameters if described else {})}
     # The special token that ends a reply, unless llama.cpp stops there by default.

@@ -19,6 +19,7 @@ from weighbridge.conversion.result import Progress
 from weighbridge.io.digest import digest_of
 from weighbridge.io.location import open_source
 from weighbridge.io.sink import StoreWriter
+from weighbridge.models.llamacpp import TEXT, use_of
 from weighbridge.shipping.model import as_gguf
 from weighbridge.shipping.ollama.content import OllamaContent, StoreLayer, content_of, entry, manifest_file
 from weighbridge.shipping.plan import ShippedFile, ShipPlan, ShipReport, ShipRequest, check_writable, text_plan
@@ -41,7 +42,8 @@ def prepare(request: ShipRequest) -> ShipPlan:
     parts = as_gguf(request, staged, staged.with_name(f"{staged.name}-mmproj"))
     content = content_of(parts, request)
     plans = (parts.plan,) if parts.plan else ()
-    run = (f"ollama run {name}",)
+    text = "" if use_of(parts.keys) == TEXT else " TEXT"
+    run = (f"ollama run {name}{text}",)
     report = ShipReport("ollama", str(request.path), str(name), (), run, content.modelfile, notes=content.notes)
     if (modelfile := options.modelfile) is not None:  # for `ollama create`
         notes = content.notes
