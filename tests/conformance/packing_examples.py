@@ -208,6 +208,16 @@ EXAMPLES: dict[str, list[Callable[[], Example]]] = {
         lambda: comfy({"format": "awq_w4a16"}, weight=raw("I8", OUT, IN // 2),
                       weight_scale=floats("F16", IN // 64, OUT), weight_zeros=floats("F16", IN // 64, OUT)),
     ],
+    "comfy-svdquant.weight_proj_down": [
+        lambda: comfy({"format": "svdquant_w4a4"}, weight=raw("I8", OUT, IN // 2),
+                      weight_scale=floats("F32", IN // 64, OUT), weight_smooth_factor=floats("F32", IN),
+                      weight_proj_down=floats("F32", IN, 4), weight_proj_up=floats("F32", OUT, 4)),
+    ],
+    "comfy-svdquant.proj_down": [
+        lambda: comfy({"format": "svdquant_w4a4"}, weight=raw("I8", OUT // 128, IN // 64, 32, 128),
+                      weight_scale=floats("F16", OUT // 128, IN // 64, 128), smooth_factor=floats("F16", IN),
+                      proj_down=floats("F16", IN, 4), proj_up=floats("F16", OUT // 128, 4, 128)),
+    ],
     "comfy-nvfp4": [
         lambda: comfy({"format": "nvfp4"}, weight=raw("U8", OUT, IN // 2), weight_scale_2=floats("F32"),
                       weight_scale=raw("F8_E4M3", -(-OUT // 128) * 128, -(-IN // 64) * 4, high=120)),

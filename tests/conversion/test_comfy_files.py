@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.golden_files import tensor_bytes
 from tests.oracles import pictures, pipelines
@@ -214,3 +216,72 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         wb.convert(flux, tmp_path / "q.safetensors", comfy_quant="svdquant_w4a4")
     assert not list(tmp_path.glob("q*"))
+
+
+SVD = ("double_blocks.0.img_mlp.0", "double_blocks.0.txt_mlp.0")
+
+
+def svdquant(path: Path, **settings: Any) -> dict[str, Any]:
+    """Saves a FLUX with random parameters of svdquant_w4a4 in two layers, the second in tiles; returns their values by
+    comfy-kitchen's formula in F32 (backends/eager/svdquant.py)."""
+    tensors, rng, out = pictures.values(pictures.flux(64, 32, 1), "bfloat16"), np.random.default_rng(1), {}
+    for module, names, tiles in zip(SVD, (".weight_", "."), (None, 128), strict=True):
+        rows, columns = tensors[f"{module}.weight"].shape
+        codes = torch.from_numpy(rng.integers(-8, 8, (rows, columns)).astype(np.int8))
+        scale, up, down = (
+            torch.from_numpy(rng.normal(size=size)).bfloat16() for size in ((rows, 1), (rows, 4), (columns, 4))
+        )
+        smooth = torch.from_numpy(2 ** rng.uniform(-2, 2, columns)).bfloat16()
+        out[f"{module}.weight"] = codes.float() * scale.float() / smooth.float() + up.float() @ down.float().T
+        packed = (codes[:, ::2] & 15) | (codes[:, 1::2] << 4)
+        stored = {".weight": packed, ".weight_scale": scale.T, f"{names}proj_up": up}
+        if tiles:
+            stored[".weight"] = packed.reshape(-1, 1, 32, 128)
+            stored[".weight_scale"] = scale.reshape(-1, 1, 128)
+            stored[f"{names}proj_up"] = up.reshape(-1, tiles, 4).transpose(1, 2)
+        text = json.dumps({"format": "svdquant_w4a4", **settings}).encode()
+        stored |= {f"{names}proj_down": down, f"{names}smooth_factor": smooth, ".comfy_quant": torch.tensor(list(text))}
+        stored[".comfy_quant"] = stored[".comfy_quant"].to(torch.uint8)
+        tensors |= {f"{module}{ending}": tensor.contiguous() for ending, tensor in stored.items()}
+    pictures.save(path, tensors)
+    return out
+
+
+def test_svdquant_becomes_a_plain_file_and_a_gguf(tmp_path: Path) -> None:
+    source = tmp_path / "q.safetensors"
+    expected = svdquant(source)
+    assert wb.verify(source).ok
+    report = wb.inspect(source)
+    assert (4, 64, 2) in {(row.bits, row.group, row.weights) for row in report.schemes}
+    assert report.parameters == sum(math.prod(shape) for shape in pictures.flux(64, 32, 1).values())
+    for target in ("b.safetensors", "b.gguf"):
+        wb.convert(source, tmp_path / target, dtype="bf16")
+        changes = [change for change in wb.diff(source, tmp_path / target).tensors if change.kind != "type"]
+        assert {change.name for change in changes} == set(expected), target
+        assert all(change.nmse is not None and change.nmse < 1e-5 for change in changes), target
+    plain = load(tmp_path / "b.safetensors")
+    assert not [name for name in plain if "proj_" in name or "smooth" in name or "comfy" in name]
+    for name, values in expected.items():
+        bound = 2.0**-8 * values.abs() + 1e-5 * values.abs().max()
+        assert ((plain[name].float() - values).abs() <= bound).all(), name
+        torch.testing.assert_close(torch.from_numpy(wb.get(f"{source}::{name}").copy()), values, rtol=1e-5, atol=1e-4)
+
+
+def test_svdquant_of_unsigned_inputs_is_counted_and_refused_by_name(tmp_path: Path) -> None:
+    svdquant(tmp_path / "q.safetensors", act_unsigned=True)
+    assert (4, 64, 2) in {(row.bits, row.group, row.weights) for row in wb.inspect(tmp_path / "q.safetensors").schemes}
+    with pytest.raises(UnsupportedError, match=rf"{SVD[0]} is quantized .* with a shifted bias"):
+        wb.convert(tmp_path / "q.safetensors", tmp_path / "b.safetensors", dtype="bf16")
+    assert not (tmp_path / "b.safetensors").exists()
+    found = wb.verify(tmp_path / "q.safetensors").findings
+    assert [finding.rule for finding in found] == ["config/packing-unread"] * 2
+
+
+@pytest.mark.parametrize("part", ["weight_proj_down", "weight_proj_up", "weight_smooth_factor", "weight_scale"])
+def test_verify_names_a_part_of_another_shape_whatever_the_file_s_name(part: str, tmp_path: Path) -> None:
+    svdquant(tmp_path / "q.safetensors")
+    tensors = load(tmp_path / "q.safetensors")
+    tensors[f"{SVD[0]}.{part}"] = tensors[f"{SVD[0]}.{part}"][1:].contiguous()
+    (finding,) = wb.verify(pictures.save(tmp_path / "q.safetensors", tensors)).findings
+    assert finding.rule == "config/packing"
+    assert SVD[0] in finding.message

@@ -523,3 +523,15 @@ def test_a_copy_of_a_changed_embedding_is_left_out_and_listed(adapter: Callable[
             assert any("left out: lm_head.weight, a copy" in note for note in plan.notes) is not kept
             plan.run()
         assert ("lm_head.weight" in load_file(tmp_path / str(kept) / "model.safetensors")) is kept
+
+
+@pytest.mark.parametrize(
+    ("said", "relation"), [({}, "same"), ({"lora_alpha": 8}, "related"), ({"use_rslora": True}, "related")]
+)
+def test_lineage_reads_by_what_an_adapter_is_scaled(
+    said: dict[str, Any], relation: str, adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    first = adapter().rename(tmp_path / "first")
+    pair = wb.lineage([first, adapter(**said)]).pairs[0]
+    assert pair.relation == relation
+    assert ("alpha" in pair.detail) == bool(said)

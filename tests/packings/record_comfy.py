@@ -2,9 +2,10 @@
 
     python tests/packings/record_comfy.py FOLDER
 
-FOLDER has the package comfy_kitchen (0.2.31 of 2026-08-21; torch without CUDA suffices). Values are those of its own
-functions in F32. Matrices are small, with a row of zeros and groups of extreme magnitudes. The formats without a
-quantizer there (awq_w4a16, int8_blockwise) have random codes.
+FOLDER has the package comfy_kitchen (0.2.31 of 2026-08-21; 0.2.40 gives the same; torch without CUDA suffices). Values
+are those of its own functions in F32. Matrices are small, with a row of zeros and groups of extreme magnitudes. The
+formats without a quantizer there (awq_w4a16, int8_blockwise, svdquant_w4a4) have random codes. The values of
+svdquant_w4a4 are its kernel's for the identity matrix, with all parameters in F32.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SHAPES = {
     "mxfp8-padded": (40, 96), "int8_tensorwise": (24, 256), "int8_tensorwise-one": (24, 64),
     "int8_tensorwise-rotated": (16, 512), "int8_tensorwise-rotated16": (16, 48), "convrot_w4a4": (16, 256),
     "awq_w4a16": (16, 128), "asym_w4a8_int8": (16, 256), "asym_w4a8_int8-even": (16, 256),
+    "svdquant_w4a4": (20, 192), "svdquant_w4a4-none": (12, 64), "svdquant_w4a4-tiles": (256, 128),
 }  # fmt: skip
 
 
@@ -57,6 +59,8 @@ def quantized(name: str, weight: Any) -> tuple[dict[str, Any], dict[str, Any], A
             settings,
             layout.dequantize(codes, params),
         )
+    if kind == "svdquant_w4a4":
+        return svdquant(variant, *weight.shape)
     if kind == "asym_w4a8_int8":
         packed, rel, channel, correction, book = w4a8_int8.quantize_w4a8_int8_weight(weight, codebook=variant != "even")
         assert correction is None
@@ -84,6 +88,36 @@ def quantized(name: str, weight: Any) -> tuple[dict[str, Any], dict[str, Any], A
     return parts, settings, values
 
 
+def svdquant(variant: str, rows: int, columns: int) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Random parameters: of rank 5 in BF16, without a low-rank product ("none"), and in tiles, with the names and
+    settings of comfy-quants. Columns are divided by 0.25 to 4."""
+    import torch
+    from comfy_kitchen import tensor as layouts
+
+    rng, groups, tiles = np.random.default_rng(rows), columns // 64, rows // 128
+    rank, dtype = {"": (5, torch.bfloat16), "none": (0, torch.float16), "tiles": (3, torch.float16)}[variant]
+    shapes: dict[str, tuple[int, ...]] = {"scale": (groups, rows), "proj_up": (rows, rank)}
+    packed: tuple[int, ...] = (rows, columns // 2)
+    settings: dict[str, Any] = {"format": "svdquant_w4a4", "group_size": 64, "rank": rank, "act_unsigned": False}
+    if variant == "tiles":
+        shapes, packed = {"scale": (tiles, groups, 128), "proj_up": (tiles, rank, 128)}, (tiles, groups, 32, 128)
+        settings = {"format": "svdquant_w4a4", "layout": "kitchen_tile_packed_w4a4",
+                    "lowrank_branch_input_basis": "raw", "proj_down_smooth_folded": True}  # fmt: skip
+    parts = {
+        role: torch.from_numpy(rng.normal(size=shape)).to(dtype)
+        for role, shape in {**shapes, "proj_down": (columns, rank)}.items()
+    }
+    parts["smooth_factor"] = torch.from_numpy(2 ** rng.uniform(-2, 2, columns)).to(dtype)
+    codes = torch.from_numpy(rng.integers(-128, 128, packed).astype(np.int8))
+    layout = layouts.TensorCoreSVDQuantW4A4Layout
+    params = layout.Params(
+        **{role: value.float() for role, value in parts.items()}, orig_dtype=torch.float32, orig_shape=(rows, columns)
+    )
+    names = {role: role if role != "scale" and variant == "tiles" else f"weight_{role}" for role in parts}
+    stored = {"weight": codes, **{names[role]: value for role, value in parts.items()}}
+    return stored, settings, layout.dequantize(codes, params)
+
+
 def main() -> None:
     sys.path.insert(0, sys.argv[1])
     import torch
@@ -96,7 +130,8 @@ def main() -> None:
         for part, value in parts.items():
             data = value.contiguous()
             kind = {torch.float8_e4m3fn: "F8_E4M3", torch.float8_e8m0fnu: "F8_E8M0", torch.uint8: "U8",
-                    torch.int8: "I8", torch.float32: "F32"}[data.dtype]  # fmt: skip
+                    torch.int8: "I8", torch.float32: "F32", torch.bfloat16: "BF16",
+                    torch.float16: "F16"}[data.dtype]  # fmt: skip
             raw = (
                 data.reshape(-1).view(torch.uint8).numpy().reshape(*data.shape[:-1], -1) if data.dim() else data.numpy()
             )

@@ -107,7 +107,8 @@ def recorded(name: str) -> dict[str, Node]:
     for key, raw in golden().items():
         part, _, kind = key.removeprefix(f"{name}/").partition(":")
         if key.startswith(f"{name}/") and kind:
-            out[f"m.{part}"] = of_numpy(raw.view(np.float32) if kind == "F32" and raw.dtype == np.uint8 else raw, kind)
+            viewed = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}.get(kind, raw.dtype)
+            out[f"m.{part}"] = of_numpy(raw.view(viewed) if raw.dtype == np.uint8 else raw, kind)
     return out
 
 
@@ -118,7 +119,15 @@ def differs(name: str, tensors: dict[str, Node] | None = None) -> str:
     found = values(unpack(tensors or recorded(name), {})["m.weight"])
     rotated = "convrot" in name or "rotated" in name or "w4a8" in name
     largest = np.abs(expected).max(axis=1, keepdims=True)
-    bound = 1e-5 * largest if rotated else 2.0**-22 * np.abs(expected) if "nvfp4" in name else 0 * largest
+    bound = (
+        1e-5 * largest
+        if rotated
+        else 1e-6 * largest
+        if "svdquant" in name
+        else 2.0**-22 * np.abs(expected)
+        if "nvfp4" in name
+        else 0 * largest
+    )
     return "" if found.shape == expected.shape and (np.abs(found - expected) <= bound).all() else f"{found - expected}"
 
 
@@ -310,6 +319,22 @@ def test_floats_with_several_scales(form: str, shape: tuple[int, int]) -> None:
     ("awq_w4a16", "weight_zeros", (np.ones((4, 16), np.float32), "F32")),
     ("asym_w4a8_int8", "weight_codebook", (np.ones(15, np.float32), "F32")),
     ("asym_w4a8_int8", "weight_s_channel", (np.ones(15, np.float32), "F32")),
+    ("svdquant_w4a4", "weight", (np.ones((20, 90), np.int8), "I8")),
+    ("svdquant_w4a4", "weight", (np.ones((20, 96), np.int16), "I16")),
+    ("svdquant_w4a4", "weight", (np.ones((0, 96), np.int8), "I8")),
+    ("svdquant_w4a4", "weight_scale", (np.ones((20, 3), np.float32), "F32")),
+    ("svdquant_w4a4", "weight_scale", (np.ones((3, 20), np.uint8), "U8")),
+    ("svdquant_w4a4", "weight_proj_down", (np.ones((), np.float32), "F32")),
+    ("svdquant_w4a4", "weight_proj_down", (np.ones((192, 6), np.float32), "F32")),
+    ("svdquant_w4a4", "weight_proj_down", (np.ones((192, 5), np.int8), "I8")),
+    ("svdquant_w4a4", "weight_proj_up", (np.ones((5, 20), np.float32), "F32")),
+    ("svdquant_w4a4", "weight_smooth_factor", (np.ones(191, np.float32), "F32")),
+    ("svdquant_w4a4-none", "weight_proj_up", (np.ones((12, 1), np.float32), "F32")),
+    ("svdquant_w4a4-tiles", "weight", (np.ones((2, 2, 128, 32), np.int8), "I8")),
+    ("svdquant_w4a4-tiles", "weight_scale", (np.ones((2, 256), np.float32), "F32")),
+    ("svdquant_w4a4-tiles", "proj_up", (np.ones((256, 3), np.float32), "F32")),
+    ("svdquant_w4a4", "comfy_quant", {"format": "svdquant_w4a4", "group_size": 32}),
+    ("svdquant_w4a4", "comfy_quant", {"format": "svdquant_w4a4", "layout": "kitchen_tile_packed_w4a4"}),
     ("int8_tensorwise-rotated", "comfy_quant", {"convrot_groupsize": 32}),
     ("int8_tensorwise-rotated", "comfy_quant", {"convrot_groupsize": 1024}),
     ("int8_tensorwise-rotated", "comfy_quant", {"convrot_groupsize": 0}),
@@ -317,7 +342,7 @@ def test_floats_with_several_scales(form: str, shape: tuple[int, int]) -> None:
 def test_parts_that_do_not_fit_are_faults_of_the_file(name: str, part: str, wrong: Any) -> None:
     tensors = recorded(name)
     if isinstance(wrong, dict):
-        tensors["m.comfy_quant"] = settings(format="int8_tensorwise", convrot=True, **wrong)
+        tensors["m.comfy_quant"] = settings(**{"format": "int8_tensorwise", "convrot": True, **wrong})
     else:
         tensors[f"m.{part}"] = of_numpy(*wrong)
     with pytest.raises(FormatError):
@@ -332,7 +357,75 @@ def nvfp4() -> dict[str, Node]:
     }
 
 
-@pytest.mark.parametrize("config", [{"format": "svdquant_w4a4"}, {"format": "int8_other"}, {"format": None}, {}])
+SVD = ("svdquant_w4a4", "svdquant_w4a4-tiles")
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("name", SVD)
+def test_each_stored_tensor_of_svdquant_is_read(name: str) -> None:
+    """Without one of them the file is faulty, and with the numbers of another order its values differ."""
+    parts = [part for part in recorded(name) if part != "m.comfy_quant"]
+    assert len(parts) == 5
+    for part in parts:
+        tensors = recorded(name)
+        node = tensors.pop(part)
+        if part != "m.weight" and "_scale" not in part:
+            with pytest.raises(FormatError, match=r"without .*proj_|without smooth"):
+                unpack(tensors, {})
+        bits = np.roll(node.read_all().view(f"V{node.spec.dtype.size}"), 1)
+        tensors[part] = of_numpy(bits.reshape(node.spec.shape), node.spec.dtype)
+        assert differs(name, tensors) != "", part
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(("attribute", "wrong"), [
+    ("SubtractModulo", lambda by, bits, dtype: canonical.SubtractModulo(0, bits, dtype)),
+    ("_tile_rows", lambda node, shape: nodes.reshape(node, (shape[0] * shape[1], shape[2] * shape[3]))),
+])  # fmt: skip
+def test_a_wrong_order_of_svdquant_is_seen(attribute: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, attribute, wrong)
+    assert differs("svdquant_w4a4-tiles") != ""
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(("attribute", "wrong"), [("_SVD_GROUP", 32), ("_SVD_ROWS", 64), ("_SVD_TILES", "tiles")])
+def test_a_wrong_constant_of_svdquant_is_seen(attribute: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, attribute, wrong)
+    with pytest.raises((FormatError, UnsupportedError)):
+        unpack(recorded("svdquant_w4a4-tiles"), {})
+
+
+@pytest.mark.parametrize("name", SVD)
+def test_rows_of_svdquant_do_not_depend_on_others(name: str) -> None:
+    node = nodes.decode(unpack(recorded(name), {})["m.weight"])
+    rows = [node.read(row, row + 1) for row in range(node.spec.rows)]
+    np.testing.assert_array_equal(np.concatenate(rows), node.read_all())
+
+
+@pytest.mark.parametrize(("config", "reason"), [
+    ({"act_unsigned": True}, "shifted bias"), ({"params": {"act_unsigned": True}}, "shifted bias"),
+    ({"lowrank_branch_input_basis": "post_smoothing"}, "smoothed inputs"), ({"layout": "other"}, "the layout 'other'"),
+    ({"format": "int8_tensorwise"}, "with a low-rank product"),
+])  # fmt: skip
+def test_layers_of_svdquant_with_another_meaning_are_refused(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"^m is quantized by ComfyUI.*{reason}"):
+        unpack({**recorded("svdquant_w4a4"), "m.comfy_quant": settings(**{"format": "svdquant_w4a4", **config})}, {})
+
+
+@pytest.mark.parametrize(("part", "array"), [
+    ("pre_quant_scale", np.ones(192, np.float32)), ("weight", np.ones((2, 10, 96), np.float32)),
+])  # fmt: skip
+def test_stored_tensors_that_svdquant_does_not_have_are_refused(part: str, array: NDArray[np.float32]) -> None:
+    with pytest.raises(UnsupportedError, match=r"^m is quantized by ComfyUI as 'svdquant_w4a4'"):
+        unpack({**recorded("svdquant_w4a4"), f"m.{part}": of_numpy(array, "F32")}, {})
+
+
+def test_svdquant_without_a_low_rank_product_is_a_fault_of_the_file() -> None:
+    with pytest.raises(FormatError, match="without proj_down"):
+        unpack({**nvfp4(), "m.comfy_quant": settings(format="svdquant_w4a4")}, {})
+
+
+@pytest.mark.parametrize("config", [{"format": "int8_other"}, {"format": None}, {}])
 def test_other_formats_are_refused_and_not_read_as_those_of_other_tools(config: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="ComfyUI"):
         unpack({**nvfp4(), "m.comfy_quant": settings(**config)}, {})

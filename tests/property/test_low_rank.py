@@ -11,7 +11,7 @@ from tests.costs import traced_memory
 from weighbridge.base.dtypes import BF16, F16, F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import nodes
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes.reduced import row_lengths
 from weighbridge.tensors.slicing import take
 
@@ -30,6 +30,18 @@ def test_a_change_is_the_product_and_streams(seed: int, rank: int, experts: int,
     width = node.spec.row_bytes
     parts = b"".join(node.read(x, y).tobytes() for x, y in ((lo, mid), (mid, hi)))
     assert parts == whole[lo * width : hi * width].tobytes()
+
+
+@pytest.mark.parametrize("band", [1, 40, 100])
+def test_bands_do_not_change_the_bits(band: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows, b, a = (rng.normal(size=size).astype("f4") for size in ((7, 20), (7, 3), (3, 20)))
+    whole, parts = rows.copy(), rows.copy()
+    kernels.add_low_rank(whole, b, a, 0.75)
+    monkeypatch.setattr(kernels, "_BAND", band)
+    kernels.add_low_rank(parts, b, a, 0.75)
+    assert np.allclose(whole, rows + 0.75 * (b @ a), atol=1e-5)
+    np.testing.assert_array_equal(parts, whole)
 
 
 def test_a_change_of_narrow_types_is_computed_in_f32() -> None:

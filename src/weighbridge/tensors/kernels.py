@@ -55,6 +55,8 @@ class ValueStats(NamedTuple):
     maximum: float | None
 
 
+_BAND: Final = 1 << 14  # elements of a band of rows that a cache holds with two others
+
 _NATIVE: Final = {
     operation: frozenset(native.formats(operation) if native else ()) for operation in ("decode", "encode", "weighted")
 }
@@ -313,6 +315,21 @@ def _tiles(values: Floats, scales: Floats, columns: int, width: int) -> None:
     runs = _whole(values, columns * 4) * -(-columns // width)
     if scales.size != runs:
         raise UsageError(f"{scales.size} scales don't fit {runs} runs of {width} of rows of {columns}")
+
+
+def add_low_rank(rows: Floats, b: Floats, a: Floats, scale: float = 1) -> None:
+    """Adds `scale` times b [rows, rank] @ a [rank, columns] to `rows` [rows, columns]. Summed rank by rank, so that a
+    row's bits don't depend on the rows that are added with it, unlike a library's product; in bands that a cache
+    holds."""
+    step = max(1, _BAND // max(1, a.shape[1]))
+    for lo in range(0, len(rows), step):
+        band = b[lo : lo + step]
+        change = band[:, :1] * a[0]
+        term = np.empty_like(change)
+        for k in range(1, len(a)):
+            change += np.multiply(band[:, k : k + 1], a[k], out=term)
+        change *= np.float32(scale)
+        rows[lo : lo + step] += change
 
 
 def unpack_codes(bits: int, src: Bytes) -> Bytes:

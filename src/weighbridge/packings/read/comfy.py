@@ -73,6 +73,37 @@ class Adjusted(NoBlockForm):
             rows *= parts[_SMOOTHING].view(np.float32)
 
 
+@dataclass(frozen=True)
+class SmoothedSum(NoBlockForm):
+    """value = inner / smooth + up @ down. Members: those of `inner`; smooth F32 [in]; with a `rank`, up F32 [out, rank]
+    and down F32 [rank, in]."""
+
+    inner: Packing
+    rank: int
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def code_bits(self) -> int:
+        return self.inner.code_bits
+
+    @cached_property
+    def row_map(self) -> Mapping[str, int]:
+        return {**self.inner.row_map, "smooth": 0, **({"up": 1, "down": 0} if self.rank else {})}
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        self.inner.decode(spec, parts, lo, hi, out)
+        smooth = parts["smooth"].view(np.float32)
+        rows = out.reshape(-1, smooth.size)
+        with np.errstate(divide="ignore", invalid="ignore"):  # not finite then: counted where F32 is rounded
+            rows /= smooth
+        if self.rank:
+            up, down = (parts[role].view(np.float32) for role in ("up", "down"))
+            kernels.add_low_rank(rows, up.reshape(-1, self.rank), down.reshape(self.rank, -1))
+
+
 # ------------------------------------------------------------------------------------------------ floats
 
 
@@ -172,12 +203,39 @@ def _codes(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> Node:
     return nodes.codes(nodes.bitcast(weight, U8, weight.spec.shape[1]), "stream", 4, match.shape[1])
 
 
-def _w4a4(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
-    """Signed codes."""
-    codes = nodes.pack(_codes(match, stored), SubtractModulo(8, 4, U8))["bytes"]
-    scales = nodes.reshape(stored["scales"], (match.shape[0], 1))
-    packing = IntQuant("comfy", 8, 4, match.shape[1], scales.spec.dtype, 8)
+def _signed(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    """Signed codes with scales [out, groups]."""
+    codes, scales = nodes.pack(_codes(match, stored), SubtractModulo(8, 4, U8))["bytes"], stored["scales"]
+    packing = IntQuant("comfy", 8, 4, match.group or 0, scales.spec.dtype, 8)
     return QuantizedTensor(match.spec, packing, {"codes": codes, "scales": scales})
+
+
+def _w4a4(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    return _signed(match, {**stored, "scales": nodes.reshape(stored["scales"], (match.shape[0], 1))})
+
+
+def _svdquant(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
+    rank = stored["proj_down"].spec.shape[1]
+    weight, scales, up = (stored[role] for role in ("weight", "scales", "proj_up"))
+    if len(weight.spec.shape) == 4:
+        (tiles, groups), (rows, columns) = weight.spec.shape[:2], match.shape
+        weight = _tile_rows(weight, (tiles, rows // tiles, groups, columns // groups // 2))
+        scales, up = (_tile_rows(node, (tiles, rows // tiles, node.spec.shape[1], 1)) for node in (scales, up))
+    else:
+        scales = nodes.transpose(scales)
+    tensor = _signed(match, {"weight": weight, "scales": scales})
+    members = {**tensor.members, "smooth": nodes.cast(stored["smooth_factor"], F32)}
+    if rank:
+        members |= {"up": nodes.cast(up, F32), "down": nodes.cast(nodes.transpose(stored["proj_down"]), F32)}
+    return QuantizedTensor(match.spec, SmoothedSum(tensor.packing, rank), members)
+
+
+def _tile_rows(node: Node, shape: tuple[int, int, int, int]) -> Node:
+    """Rows [tiles * height, across * width] of a tensor whose tiles are [tiles, across, height, width]."""
+    tiles, height, across, width = shape
+    flat = nodes.reshape(node, (node.spec.elements,))
+    strides = (across * height * width, width, height * width, 1)
+    return nodes.reshape(nodes.strided(flat, 0, shape, strides), (tiles * height, across * width))
 
 
 @dataclass(frozen=True)
@@ -246,6 +304,7 @@ _BUILDERS: Final[Mapping[str, _Builder]] = MappingProxyType(
         "int8_tensorwise": _int8,
         "int8_blockwise": _blocks,
         "convrot_w4a4": _w4a4,
+        "svdquant_w4a4": _svdquant,
         "awq_w4a16": _w4a16,
         "asym_w4a8_int8": _w4a8,
     }

@@ -14,29 +14,38 @@ the file (`_quantization_metadata`).
                                  (code - 8) * scale + zero
     asym_w4a8_int8               P.weight I8 [out, in / 2], P.weight_s_rel [out, in / 16], P.weight_s_channel [out],
                                  P.weight_codebook [16]: round(codebook[code] * s_rel) * s_channel; rotated
+    svdquant_w4a4                P.weight I8 [out, in / 2], P.weight_scale [in / 64, out], P.weight_smooth_factor [in],
+                                 P.weight_proj_down [in, rank], P.weight_proj_up [out, rank]; the last three also as
+                                 P.smooth_factor, ...: code * scale / smooth_factor + proj_up @ proj_down^T.
+                                 Tile-packed: [out / 128, in / 64, 32, 128], scales [out / 128, in / 64, 128], proj_up
+                                 [out / 128, rank, 128]: each tile has the 32 bytes of 64 columns of 128 rows
 
 The first code of a byte is in its high nibble in nvfp4, in its low nibble elsewhere. A tile has the scales of 128 rows
 and 4 groups, in cuBLAS's order: that of row 32a + b and group c is byte 16b + 4a + c. Rotated rows are multiplied by
 Hadamard matrices (`packings/hadamard.py`), in groups of `convrot_groupsize` columns.
 Sources: comfy-kitchen of 2026-08-21 (float_utils.py `to_blocked`, tensor/*.py, backends/eager), ComfyUI (comfy/ops.py
-`_load_quantized_module`, QUANTIZATION.md); int8_blockwise, _rowwise and _blockwise: silveroxides/convert_to_quant.
+`_load_quantized_module`, QUANTIZATION.md); int8_blockwise, _rowwise and _blockwise: silveroxides/convert_to_quant;
+svdquant_w4a4: comfy-kitchen 0.2.40 (backends/eager/svdquant.py), whose tiles and other names comfy-quants writes
+(formats/kitchen_tilepack.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, E4M3, E8M0, F32, MXFP8, NVFP4, U8, DType, MicroscaledType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.base.spec import Shape
 from weighbridge.packings.schema import compressed, scaled_float
 from weighbridge.packings.schema.base import FLOATS, METADATA, Evidence, Group, Member, PackingSchema, Solution
 
 #: Rows and columns of a tile of scales.
 TILE: Final = (128, 4)
+_SETTINGS: Final = ".comfy_quant"
 _KEY: Final = "_quantization_metadata"
 _PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.", "model.")
 _FLOATS: Final = {"float8_e4m3fn": E4M3, "float8_e5m2": BY_NAME["F8_E5M2"]}
@@ -47,6 +56,10 @@ _ROTATED: Final = 256  # columns of a group, and of the blocks below, unless the
 _BLOCK: Final = 128
 _AWQ_GROUP: Final = 64
 _W4A8_GROUP: Final = 16
+_SVD: Final = "svdquant_w4a4"
+_SVD_GROUP: Final = 64
+_SVD_ROWS: Final = 128  # of a tile
+_SVD_TILES: Final = "kitchen_tile_packed_w4a4"
 
 
 class ComfyLayout(NamedTuple):
@@ -57,6 +70,11 @@ class ComfyLayout(NamedTuple):
     rotated: int = 0
     smoothed: bool = False
     inner: Any = None
+
+
+def has_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> bool:
+    """Whether a file with these tensors and metadata names the formats of its layers."""
+    return _KEY in metadata or any(name.endswith(_SETTINGS) for name in names)
 
 
 def _applies(group: Group) -> bool:
@@ -100,6 +118,8 @@ def _settings(group: Group) -> Mapping[str, Any]:
 def _likely(group: Group) -> str:
     """The format that the types and shapes of a group suggest, for counts without its settings."""
     weight, scales = group.specs["weight"], group.specs["scales"]
+    if "proj_down" in group.specs:
+        return _SVD
     if "channel" in group.specs:
         return "asym_w4a8_int8"
     if weight.dtype is _I8:
@@ -110,21 +130,24 @@ def _likely(group: Group) -> str:
 
 
 def _setting(settings: Mapping[str, Any], name: str, default: int) -> int:
-    """A number, of the layer or of its `params`."""
-    params = settings.get("params")
-    value = settings.get(name, params.get(name) if isinstance(params, Mapping) else None)
+    """A number of the settings."""
+    value = settings.get(name)
     return default if value is None or isinstance(value, bool) or not isinstance(value, int) else value
 
 
 def _solve(group: Group) -> Solution:
     settings = _settings(group)
+    params = settings.get("params")
+    settings = {**(params if isinstance(params, Mapping) else {}), **settings}
     name = str(settings.get("format"))
     solver = _SOLVERS.get(name)
     if solver is None:
         raise _refused(group, f"as {name!r}")
     if "smoothing" in group.specs and name != "nvfp4":
         raise _refused(group, f"as {name!r} with pre_quant_scale")
-    if len(group.specs["weight"].shape) != 2 and name not in (*_FLOATS, _INT8):
+    if "proj_down" in group.specs and name != _SVD:
+        raise _refused(group, f"as {name!r} with a low-rank product")
+    if len(group.specs["weight"].shape) != 2 and name not in (*_FLOATS, _INT8, _SVD):
         raise _refused(group, f"as {name!r} in the shape {list(group.specs['weight'].shape)}")
     return solver(group, settings, name)
 
@@ -175,9 +198,7 @@ def _solve_tiled(group: Group, settings: Mapping[str, Any], name: str) -> Soluti
 def _solve_int8(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
     weight, scales = group.specs["weight"], group.specs["scales"]
     group.need(weight.dtype is _I8, "the weight isn't int8", "I8", weight)
-    params = settings.get("params")
-    outer = params if isinstance(params, Mapping) else {}
-    rotates = settings.get("convrot", outer.get("convrot"))
+    rotates = settings.get("convrot")
     if len(weight.shape) != 2:
         if rotates or not weight.shape:
             raise _refused(group, f"as a rotated {name!r} in the shape {list(weight.shape)}")
@@ -232,6 +253,40 @@ def _solve_grouped(group: Group, settings: Mapping[str, Any], name: str) -> Solu
     return Solution((rows, columns), 4, size, ComfyLayout(name, 0 if awq else _rotation(group, settings, columns)))
 
 
+def _solve_svdquant(group: Group, settings: Mapping[str, Any], name: str) -> Solution:
+    """4-bit integers plus a low-rank product. A layer whose stored tensors have another meaning is counted, and refused
+    when its values are read."""
+    specs, layout = group.specs, settings.get("layout")
+    weight, axes = specs["weight"], len(specs["weight"].shape)
+    for refused, how in (
+        (axes not in (2, 4), f"in the shape {list(weight.shape)}"),
+        (layout not in (None, _SVD_TILES), f"in the layout {layout!r}"),
+        (settings.get("act_unsigned") and not group.guess, "for unsigned inputs (act_unsigned), with a shifted bias"),
+        (settings.get("lowrank_branch_input_basis", "raw") != "raw" and not group.guess,
+         "with a low-rank product of smoothed inputs (lowrank_branch_input_basis)"),
+    ):  # fmt: skip
+        if refused:
+            raise _refused(group, f"as {name!r} {how}")
+    group.need(weight.dtype in (_I8, U8) and weight.elements, f"the weight isn't {name}", "I8 [out, in / 2]", weight)
+    group.need(axes == 4 or layout is None, "the weight isn't in tiles", "I8 [out / 128, in / 64, 32, 128]", weight)
+    size = _setting(settings, "group_size", _SVD_GROUP)
+    group.need(size == _SVD_GROUP, f"the groups aren't those of {name}", _SVD_GROUP, size)
+    group.need("proj_down" in specs, "a packed weight without proj_down", f"{group.module}.weight_proj_down")
+    rank, tiles = (specs["proj_down"].shape or (0,))[-1], weight.shape[0]
+    if axes == 4:
+        rows, groups = tiles * _SVD_ROWS, weight.shape[1]
+        shapes: dict[str, Shape] = {"weight": (tiles, groups, 32, 128), "scales": (tiles, groups, _SVD_ROWS),
+                                    "proj_up": (tiles, rank, _SVD_ROWS)}  # fmt: skip
+    else:
+        rows, groups = tiles, weight.shape[1] * 2 // _SVD_GROUP
+        shapes = {"weight": (rows, groups * _SVD_GROUP // 2), "scales": (groups, rows), "proj_up": (rows, rank)}
+    columns = groups * _SVD_GROUP
+    for role, shape in {**shapes, "smooth_factor": (columns,), "proj_down": (columns, rank)}.items():
+        fits = specs[role].shape == shape and (role == "weight" or specs[role].dtype in FLOATS)
+        group.need(fits, f"{role} doesn't belong to {name}", list(shape), specs[role])
+    return Solution((rows, columns), 4, _SVD_GROUP, ComfyLayout(name))
+
+
 _TILED: Final[Mapping[str, tuple[DType, MicroscaledType]]] = {"mxfp8": (E4M3, MXFP8), "nvfp4": (U8, NVFP4)}
 _Solver = Callable[[Group, Mapping[str, Any], str], Solution]
 _SOLVERS: Final[Mapping[str, _Solver]] = {
@@ -241,19 +296,22 @@ _SOLVERS: Final[Mapping[str, _Solver]] = {
     "int8_blockwise": _solve_blocks,
     "convrot_w4a4": _solve_w4a4,
     **dict.fromkeys(("awq_w4a16", "asym_w4a8_int8"), _solve_grouped),
+    _SVD: _solve_svdquant,
 }
 
 
-def _schema(name: str, key: str, members: Mapping[str, Member], evidence: Evidence | None = None) -> PackingSchema:
+def _schema(
+    name: str, key: str, members: Mapping[str, Member], evidence: Evidence | None = None, bits: int = 8
+) -> PackingSchema:
     return PackingSchema(
         name, "comfy", "comfy",
         {
             "weight": Member(".weight", selects=True),
-            "config": Member(".comfy_quant", (U8,), required=False, probe=4096),
+            "config": Member(_SETTINGS, (U8,), required=False, probe=4096),
             **members,
         },
         key=key, solve=_solve, reader="weighbridge.packings.read.comfy", applies=_applies,
-        ignored=(".input_scale",), bits=8, evidence=evidence,
+        ignored=(".input_scale",), bits=bits, evidence=evidence,
     )  # fmt: skip
 
 
@@ -264,6 +322,15 @@ _MEMBERS: Final = {
     "smoothing": Member(".pre_quant_scale", FLOATS, required=False),
 }
 COMFY: Final = (
+    *(
+        _schema(f"comfy-svdquant{start}proj_down", "scales", {
+            **_MEMBERS,
+            "proj_down": Member(f"{start}proj_down", selects=True),
+            "proj_up": Member(f"{start}proj_up"),
+            "smooth_factor": Member(f"{start}smooth_factor"),
+        }, bits=4)
+        for start in (".weight_", ".")
+    ),
     _schema(
         "comfy-quant", "scales", _MEMBERS,
         Evidence("comfy-quant", "layers quantized by ComfyUI (comfy_quant)", "config"),

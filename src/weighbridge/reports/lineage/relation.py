@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.words import plural
 from weighbridge.reports.lineage import thresholds
 from weighbridge.reports.lineage.layer_map import LayerMap, map_layers, spread
@@ -129,6 +131,8 @@ def relate_layers(layers: LayerMap, values: SampledValues, pair: LineagePair) ->
 def relate_values(a: Sampler, b: Sampler, values: SampledValues, pair: LineagePair) -> LineagePair:
     state, roles = values.state, tuple(sorted({row.role for row in values.changed}))
     if state == "equal" and not values.extras:
+        if scales := _other_scales(a, b):
+            return replace(pair, relation="related", detail=scales)
         return replace(pair, relation="same", exact=not values.distance, detail=_ROUNDED if values.distance else "")
     if state == "equal":
         return replace(pair, relation="fine-tuned", targets=tuple(values.extras), detail="no matrix changed")
@@ -154,6 +158,20 @@ def relate_values(a: Sampler, b: Sampler, values: SampledValues, pair: LineagePa
     types = f"; {a.type} and {b.type}" if a.type != b.type else ""
     detail = f"{'all matrices' if everything else _short(roles)} changed{types}"
     return replace(pair, relation="fine-tuned", targets=roles, detail=detail)
+
+
+def _other_scales(a: Sampler, b: Sampler) -> str:
+    """Returns by which numbers two adapters with the same pairs are scaled; "" if by one, and for other models."""
+    from weighbridge.models.lora.forms import adapter_form  # late: few models are adapters
+
+    forms = [(model, adapter_form(model)) for model in (a.model, b.model)]
+    with suppress(WeighbridgeError):  # adapters of other kinds than LoRA
+        adapters = [form.read(model) for model, form in forms if form is not None]
+        scales = [(adapter.alpha, adapter.root, dict(adapter.alphas)) for adapter in adapters]
+        if len(scales) == len(forms) and scales[0] != scales[1]:
+            words = (f"alpha {adapter.alpha:g}{' (rsLoRA)' if adapter.root else ''}" for adapter in adapters)
+            return f"the same pairs of matrices, scaled by {' and '.join(words)}"
+    return ""
 
 
 def _short(roles: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from weighbridge.containers.formats import DFLOAT11
 from weighbridge.models import parameter_count
 from weighbridge.models.mlxlm.quantization import with_quantization
 from weighbridge.models.stored_tensors import StoredTensors, node_builder
+from weighbridge.packings.schema import comfy
 from weighbridge.packings.schema.base import METADATA, Match
 from weighbridge.packings.schema.bitplanes import EVALUATED, HQQ
 from weighbridge.packings.schema.gptq import GPTQ
@@ -28,6 +29,7 @@ from weighbridge.reports.verify.repo import CODED, Repo
 from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
+    from weighbridge.containers.base import Index
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 _SHOWN: Final = 10  # weights with the same error that are named
@@ -46,7 +48,7 @@ def unpacked(repo: Repo) -> Unpacked | None:
     """The model's weights, unpacked once; None if none are packed."""
     if "unpacked" not in repo.memo:
         repo.memo["unpacked"] = None
-        index = repo.model
+        index = repo.model or _file_of_comfyui(repo)
         config = with_quantization(repo.config, index.by_name) if index is not None else {}
         config = {**config, METADATA: index.metadata if index is not None else {}}
         if index is not None and parameter_count.count(index.entries, config).schemes:
@@ -59,6 +61,12 @@ def unpacked(repo: Repo) -> Unpacked | None:
             repo.memo["unpacked"] = Unpacked(stored, replaced(stored, packed), matches, errors)
     weights: Unpacked | None = repo.memo["unpacked"]
     return weights
+
+
+def _file_of_comfyui(repo: Repo) -> Index | None:
+    """The single file that is checked, if it is one of ComfyUI's, which is whole and has its settings inside."""
+    indexes = (file.index for file in repo.weights if repo.single and file.index is not None)
+    return next((index for index in indexes if comfy.has_settings(index.by_name, index.metadata)), None)
 
 
 def shapes(repo: Repo) -> dict[str, tuple[int, ...]] | None:

@@ -282,9 +282,7 @@ class Encode(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class LowRank(UnaryNode):
-    """An F32 matrix plus `scale` times b @ a, in F32: `a` [rank, columns] is read whole, `b` [rows, rank] by rows.
-    Summed rank by rank, so that a row's bits don't depend on the rows that are read with it, unlike a library's
-    product."""
+    """An F32 matrix plus `scale` times b @ a, in F32: `a` [rank, columns] is read whole, `b` [rows, rank] by rows."""
 
     a: Node
     b: Node
@@ -292,14 +290,9 @@ class LowRank(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(*self._needs(lo, hi)) as (weight, b, a):
-            left, right = b.view(np.float32).reshape(hi - lo, -1), a.view(np.float32).reshape(self.a.spec.shape)
-            change = left[:, :1] * right[0]
-            term = np.empty_like(change)
-            for k in range(1, len(right)):
-                change += np.multiply(left[:, k : k + 1], right[k], out=term)
-            change *= np.float32(self.scale)
-            change += weight.view(np.float32).reshape(change.shape)
-            out[:] = change.reshape(-1).view(np.uint8)
+            out[:] = weight
+            rows, left = (each.view(np.float32).reshape(hi - lo, -1) for each in (out, b))
+            kernels.add_low_rank(rows, left, a.view(np.float32).reshape(self.a.spec.shape), self.scale)
 
     def _needs(self, lo: int, hi: int) -> list[RowRange]:
         return [RowRange(self.source, lo, hi), RowRange(self.b, lo, hi), RowRange(self.a, 0, self.a.spec.rows)]
