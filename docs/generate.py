@@ -285,7 +285,7 @@ def family_schema() -> Iterator[str]:
     listed = {name: rule.__doc__ for name, rule in common.RULES.items()}
     for name in family_rules.OF_FAMILIES:
         (module,) = family_rules.family_rules([name])
-        listed[name] = f"{(module.__doc__ or '').partition(': ')[0]}. {module.complete.__doc__}"
+        listed[name] = f"{(module.__doc__ or '').partition(': ')[0].rstrip('.')}. {module.complete.__doc__}"
     rows = ((f"`{name}`", " ".join((text or "").split())) for name, text in listed.items())
     yield from table(("rule", "keys that it adds to a config"), rows)
     for struct in schema.SECTIONS:

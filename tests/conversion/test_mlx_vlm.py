@@ -135,6 +135,38 @@ def test_a_folder_of_mlx_vlm_becomes_the_folder_again(name: str, form: str, tmp_
         assert np.abs(array - expected).max() <= bound, tensor
 
 
+@pytest.mark.parametrize(
+    ("name", "back", "tensor", "shape", "reason"),
+    [("inkling", False, "model.llm.layers.0.attn.k_sconv.weight", (), "k_sconv.conv.weight .* no axis 1"),
+     ("inkling", False, "model.llm.layers.0.attn.k_sconv.weight", (3,), "k_sconv.conv.weight .* no axis 1"),
+     ("inkling", False, "model.llm.layers.0.attn.wq_du.weight", (), "wq_du.weight is a single number"),
+     ("inkling", True, "language_model.model.layers.0.self_attn.qkvr_proj.weight", (), "qkvr_proj.weight is a single"),
+     ("minicpm-o", True, "tts.head_code.0.weight", (), "head_code.0.weight is a single number"),
+    ],
+)  # fmt: skip
+def test_a_tensor_without_the_axes_of_its_layout_is_named(
+    name: str, back: bool, tensor: str, shape: tuple[int, ...], reason: str, tmp_path: Path
+) -> None:
+    folder = write_folder(case(name), tmp_path / "m")
+    if back:
+        folder = convert(folder, tmp_path / "mlx")
+    changed = tensors(folder) | {tensor: np.ones(shape, np.float32)}
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    save_file(changed, folder / "model.safetensors", {"format": "mlx" if back else "pt"})
+    with pytest.raises((FormatError, UnsupportedError), match=reason):
+        wb.convert(folder, tmp_path / "out", **({"to": "hf"} if back else {"to": "mlx", "towers": True}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_number_in_place_of_rows_is_listed(tmp_path: Path) -> None:
+    folder = write_folder(case("nemotron-parse"), tmp_path / "m")
+    patches = "encoder.model_encoder.radio_model.model.patch_generator.embedder.weight"
+    save_file(tensors(folder) | {patches: np.ones((), np.float32)}, folder / "model.safetensors", {"format": "pt"})
+    with wb.plan_convert(folder, tmp_path / "out", to="mlx", towers=True) as plan:
+        assert any(loss.tensor == "vision_tower.patch_embed.weight" for loss in plan.losses)
+
+
 #: Models whose GGUFs need no tokenizer's tokens, and whose tensors all return.
 NO_PAIRS = (
     "mistral3", "embedding-gemma2", "gemma4-shared", "phi4-vision", "nemotron-omni", "deepseek-v4",

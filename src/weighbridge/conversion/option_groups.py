@@ -65,11 +65,11 @@ class TokenizerOptions:
         section=GGUF, aliases="target-model-dir", sources=("model",),
     )  # fmt: skip
     text_model: str | os.PathLike[str] | None = option(
-        "If SRC has no language model (Ultravox): that model, for --with-mmproj.", metavar="MODEL",
+        "The language model, if SRC has none (Ultravox); needs --with-mmproj.", metavar="MODEL",
         kind="path", section=GGUF, sources=("model",),
     )  # fmt: skip
     draft: bool = option(
-        "Write only the draft model inside SRC, its target (DeepSeek V4's DSpark).", False, section=GGUF,
+        "Write only the draft model in the folder of its target (DeepSeek V4's DSpark).", False, section=GGUF,
         aliases="dspark", sources=("model",),
     )  # fmt: skip
 

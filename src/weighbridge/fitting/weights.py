@@ -86,7 +86,7 @@ def gguf_model(model: OpenModel) -> GgufModel:
 
         if form_of(model) is not None:
             raise UnsupportedError(
-                f"{model.place.path} is a Whisper, for whose programs wb fit has no rules",
+                f"{model.place.path} is a Whisper: wb fit has no rules for its programs",
                 hint=f"the weights alone have {stored:,} bytes",
             )
         if adapter_form(model) is not None or is_picture_lora(model):

@@ -101,7 +101,7 @@ def _refuse_incomplete(names: TowerNames, tensors: Mapping[str, LogicalTensor]) 
         if not any(name.endswith(end) for name in tensors):
             raise UnsupportedError(
                 f"mlx-vlm's {names.kind} needs {end}, which the folder lacks",
-                hint="GGUF doesn't: --to gguf, and --mmproj for the towers",
+                hint="GGUF doesn't need it: --to gguf, and --mmproj for the towers",
             )
 
 
@@ -118,7 +118,7 @@ def _as_read(
         else:
             out[name] = names.in_mlx(name, _read_part(names, name, node, text, draft))
             rows = next((rows for end, rows in names.fixed.items() if name.endswith(end)), None)
-            if rows is not None and node.spec.shape[0] != rows:
+            if rows is not None and node.spec.shape[:1] != (rows,):
                 draft.losses.append(Loss(f"mlx-vlm won't load it: its class always has {rows} rows", name, "results"))
     return out
 

@@ -409,9 +409,18 @@ def with_joins(
     out = dict(tensors)
     for row in rows:
         for start in _starts(row.hf, row.within, out):
-            made = row.to_mlx(f"{start}{row.hf[0]}", [out.pop(start + end) for end in row.hf], config)
+            parts = _with_rows({start + end: out.pop(start + end) for end in row.hf})
+            made = row.to_mlx(f"{start}{row.hf[0]}", parts, config)
             out |= {start + end: node for end, node in zip(row.mlx, made, strict=True)}
     return out
+
+
+def _with_rows(tensors: Mapping[str, LogicalTensor]) -> list[LogicalTensor]:
+    """The tensors. Raises FormatError for one without axes."""
+    for name, tensor in tensors.items():
+        if not tensor.spec.shape:
+            raise FormatError(f"{name} is a single number, expected rows")
+    return [*tensors.values()]
 
 
 def without_joins(
@@ -426,7 +435,7 @@ def without_joins(
         for start in _starts(row.mlx, row.within, tensors):
             names = [start + end for end in row.mlx]
             sizes = _sizes_of(row, start, tensors) if isinstance(row, JoinedRows) else {}
-            made = row.to_hf(names[0], [tensors[name] for name in names], {**config, **sizes})
+            made = row.to_hf(names[0], _with_rows({name: tensors[name] for name in names}), {**config, **sizes})
             out |= {start + end: node for end, node in zip(row.hf, made, strict=True)}
             used |= set(names)
     return out, used

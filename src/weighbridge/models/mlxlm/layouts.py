@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 
-def with_axis(node: LogicalTensor, source: int, target: int) -> Node:
-    """The tensor with the axis `source` moved to `target`."""
+def with_axis(name: str, node: LogicalTensor, source: int, target: int) -> Node:
+    """The tensor with the axis `source` moved to `target`. Raises FormatError if it has too few axes."""
     from weighbridge.tensors.nodes import as_node, reshape, strided  # late: numpy
 
     plain = as_node(node)
     shape = plain.spec.shape
+    if len(shape) <= max(source, target):
+        raise FormatError(f"{name} has the shape {list(shape)}, which has no axis {max(source, target)}")
     axes = list(range(len(shape)))
     axes.insert(target % len(shape), axes.pop(source))
     strides = [math.prod(shape[axis + 1 :]) for axis in axes]

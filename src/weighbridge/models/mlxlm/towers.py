@@ -167,26 +167,26 @@ class TowerNames(Struct, frozen=True, forbid_unknown_fields=True):
     def in_mlx(self, name: str, node: LogicalTensor) -> LogicalTensor:
         """The tensor of a name of mlx-vlm's as the class has it: convolutions with the channels last, norms plus 1."""
         if name.endswith(tuple(self.channels_last)):
-            return with_axis(node, 1, -1)
+            return with_axis(name, node, 1, -1)
         if name.endswith(tuple(self.transposed)):
-            return with_axis(node, 0, -1)
+            return with_axis(name, node, 0, -1)
         if name.endswith(tuple(self.int32)):
             return integers(node, I32)
         if name.endswith(tuple(self.flattened)):
-            return reshaped(node, [node.spec.shape[0], -1])
+            return reshaped(node, [*node.spec.shape[:1], -1])
         return shifted(node, 1) if name.endswith(tuple(self.one_added)) else node
 
     def in_hf(self, name: str, node: LogicalTensor, config: Mapping[str, Any]) -> LogicalTensor:
         """The inverse of `in_mlx`. `config`: the language model's settings, with `vision_config`."""
         if name.endswith(tuple(self.channels_last)):
-            return with_axis(node, -1, 1)
+            return with_axis(name, node, -1, 1)
         if name.endswith(tuple(self.transposed)):
-            return with_axis(node, -1, 0)
+            return with_axis(name, node, -1, 0)
         if name.endswith(tuple(self.int32)):
             return integers(node, I64)
         if (sizes := next((s for end, s in self.flattened.items() if name.endswith(end)), None)) is not None:
             vision = config.get("vision_config") or {}
-            return reshaped(node, [node.spec.shape[0], *(vision.get(s) if isinstance(s, str) else s for s in sizes)])
+            return reshaped(node, [*node.spec.shape[:1], *(vision.get(s) if isinstance(s, str) else s for s in sizes)])
         if (sides := self.cut_sides(name, config)) is not None and node.spec.shape == sides[:1]:
             return padded(node, sides[1])
         return shifted(node, -1) if name.endswith(tuple(self.one_added)) else node
