@@ -50,4 +50,4 @@ def _take(size: int) -> Bytes:
     at = _stack.used
     _stack.used += -(-size // _LINE) * _LINE
     _stack.peak = max(_stack.peak, _stack.used)
-    return _stack.data[at : at + size] if at + size <= _stack.size else np.empty(size, np.uint8)
+    return _stack.data[at : at + size] if size > 0 and at + size <= _stack.size else np.empty(size, np.uint8)

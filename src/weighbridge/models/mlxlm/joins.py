@@ -323,9 +323,8 @@ class ExpertColumns(Struct, frozen=True, forbid_unknown_fields=True):
 
         node, experts = as_node(parts[0]), _size(config, self.count)
         if len(node.spec.shape) != 2 or node.spec.shape[1] % experts:
-            raise FormatError(
-                f"{name} has the shape {list(node.spec.shape)}, which doesn't split into {plural(experts, 'expert')}"
-            )
+            parted = plural(experts, "expert")
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, which doesn't split into {parted}")
         rows, columns = node.spec.shape[0], node.spec.shape[1] // experts
         flat = reshape(node, (node.spec.elements,))
         return [strided(flat, 0, [experts, rows, columns], [columns, experts * columns, 1])]
@@ -417,9 +416,8 @@ def with_joins(
 
 def _with_rows(tensors: Mapping[str, LogicalTensor]) -> list[LogicalTensor]:
     """The tensors. Raises FormatError for one without axes."""
-    for name, tensor in tensors.items():
-        if not tensor.spec.shape:
-            raise FormatError(f"{name} is a single number, expected rows")
+    if numbers := [name for name, tensor in tensors.items() if not tensor.spec.shape]:
+        raise FormatError(f"{numbers[0]} is a single number, expected rows")
     return [*tensors.values()]
 
 
