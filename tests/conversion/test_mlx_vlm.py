@@ -405,7 +405,7 @@ DAMAGED = [
     ("inkling", "model.llm.layers.0.mlp.w13_dn.weight", [191, 64], "an even number of rows"),
     ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w13_weight", [3, 64, 64], "has 3 experts"),
     ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w2_weight", [3, 64, 32], "has 3 experts"),
-    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w2_weight", [64, 32], "no stack of experts"),
+    ("inkling", "model.llm.layers.1.mlp.shared_experts.shared_w2_weight", [64, 32], "a stack of experts"),
 ]
 
 

@@ -311,7 +311,7 @@ class ExpertColumns(Struct, frozen=True, forbid_unknown_fields=True):
 
         node = _floats(name, parts[0])
         if len(node.spec.shape) != 3:
-            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, which is no stack of experts")
+            raise FormatError(f"{name} has the shape {list(node.spec.shape)}, expected a stack of experts")
         experts, rows, columns = node.spec.shape
         _same_count(name, [experts], _size(config, self.count), self.count)
         flat = reshape(node, (node.spec.elements,))

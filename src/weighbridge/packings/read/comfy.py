@@ -44,13 +44,10 @@ def build(match: Match[ComfyLayout], stored: Mapping[str, Node]) -> QuantizedTen
 
 
 @dataclass(frozen=True)
-class Adjusted(NoBlockForm):
-    """Another packing whose rows are rotated back, in groups of `rotated` columns (0: they aren't), and whose columns
-    are then multiplied by the scales of inputs, F32 [in], if it has them."""
+class _Derived(NoBlockForm):
+    """A packing whose values are computed from those of another."""
 
     inner: Packing
-    rotated: int
-    smoothed: bool
 
     @property
     def name(self) -> str:
@@ -59,6 +56,15 @@ class Adjusted(NoBlockForm):
     @property
     def code_bits(self) -> int:
         return self.inner.code_bits
+
+
+@dataclass(frozen=True)
+class Adjusted(_Derived):
+    """Another packing whose rows are rotated back, in groups of `rotated` columns (0: they aren't), and whose columns
+    are then multiplied by the scales of inputs, F32 [in], if it has them."""
+
+    rotated: int
+    smoothed: bool
 
     @cached_property
     def row_map(self) -> Mapping[str, int]:
@@ -74,20 +80,11 @@ class Adjusted(NoBlockForm):
 
 
 @dataclass(frozen=True)
-class SmoothedSum(NoBlockForm):
+class SmoothedSum(_Derived):
     """value = inner / smooth + up @ down. Members: those of `inner`; smooth F32 [in]; with a `rank`, up F32 [out, rank]
     and down F32 [rank, in]."""
 
-    inner: Packing
     rank: int
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def code_bits(self) -> int:
-        return self.inner.code_bits
 
     @cached_property
     def row_map(self) -> Mapping[str, int]:
